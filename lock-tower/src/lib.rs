@@ -1,0 +1,1 @@
+//! A tower layer that handles one request at a time per key.
