@@ -1,0 +1,290 @@
+//! One acquisition, from the wish to the guard.
+//!
+//! The record of the acquisition ([`Pending`]) exists *before* the first command is sent. Whatever
+//! happens to the future after that, dropping the record hands the token to the janitor.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedMutexGuard;
+
+use crate::bound::LeaseBound;
+use crate::client::Inner;
+use crate::driver::Job;
+use crate::error::{Error, ErrorKind};
+use crate::fencing::FencingToken;
+use crate::guard::MutexGuard;
+use crate::held::{Granted, Held, Lease};
+use crate::key::Key;
+use crate::lease::LeaseState;
+use crate::options::{LockOptions, Terms, Wait};
+use crate::registry::{NoSeat, Seat, Situation};
+use crate::scope::{self, Node, Scoped};
+use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
+use crate::time::{Instant, timeout_at};
+use crate::token::Token;
+
+/// A wait that is shorter than this is stretched to it: a round trip needs some time, too.
+const SHORTEST_WAIT: Duration = Duration::from_millis(50);
+/// How long a claim without a wait stands behind this process's own release of the same key.
+const BEHIND_OWN_RELEASE: Duration = Duration::from_millis(500);
+
+/// A wish that passed all checks that need no I/O.
+struct Wish {
+    client: Arc<Inner>,
+    key: Key,
+    name: Name,
+    terms: Terms,
+    since: Instant,
+}
+
+impl Wish {
+    fn new(
+        client: Arc<Inner>,
+        key: Result<Key, Error>,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let key = key?;
+        let terms = options.or(client.defaults).terms()?;
+        let name = Name::new(&client.namespace, &key)?;
+        client.ensure_running()?;
+        Ok(Self { client, key, name, terms, since: Instant::now() })
+    }
+
+    /// When to give up; `None`: never.
+    fn until(&self) -> Option<Instant> {
+        let wait = match self.terms.wait {
+            Wait::Forever => return None,
+            Wait::None => BEHIND_OWN_RELEASE,
+            Wait::UpTo(wait) => wait.max(SHORTEST_WAIT),
+        };
+        Some(self.since.saturating_add(wait))
+    }
+
+    async fn acquire(self) -> Result<MutexGuard, Error> {
+        let label = self.key.label();
+        let result = self.acquire_unreported().await;
+        match &result {
+            Ok((guard, waited)) => tracing::debug!(
+                target: "lock_core", key = label, ?waited, fence = %guard.fencing_token(), "lock acquired"
+            ),
+            Err(error) => {
+                tracing::debug!(target: "lock_core", key = label, %error, "lock not acquired");
+            }
+        }
+        result.map(|(guard, _)| guard)
+    }
+
+    async fn acquire_unreported(self) -> Result<(MutexGuard, Duration), Error> {
+        let (until, waits) = (self.until(), self.terms.wait != Wait::None);
+        let registry = &self.client.registry;
+        let seat = if waits {
+            registry.enter(&self.name, until).await
+        } else {
+            registry.try_enter(&self.name, BEHIND_OWN_RELEASE).await
+        };
+        let mut seat = seat.map_err(|none| match none {
+            NoSeat::Draining => Error::of(ErrorKind::Draining),
+            NoSeat::Taken(situation) => self.seat_taken(situation, waits),
+        })?;
+        loop {
+            seat.set(Situation::Asking);
+            let claim = Claim::exclusive(self.name.clone(), Token::fresh()?, self.terms.ttl);
+            let mut pending = Pending { wish: &self, claim, seat: Some(seat) };
+            let grant = if waits { pending.wait(until).await? } else { pending.ask().await? };
+            let now = Instant::now();
+            let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
+            if let Ok(state) = state {
+                let waited = now.saturating_since(self.since);
+                if self.client.registry.is_draining() {
+                    return Err(Error::of(ErrorKind::Draining));
+                }
+                return Ok((pending.granted(grant, state), waited));
+            }
+            // The answer came too late for its lease. The token goes back; a new one may be in time.
+            if !waits || until.is_some_and(|until| until <= now) {
+                return Err(Error::plain(
+                    ErrorKind::Unavailable,
+                    "the lock store answers too slowly for this ttl: the lease was over when it was \
+                     granted",
+                ));
+            }
+            drop(pending);
+            seat = registry.enter(&self.name, until).await.map_err(|none| match none {
+                NoSeat::Draining => Error::of(ErrorKind::Draining),
+                NoSeat::Taken(situation) => situation.into(),
+            })?;
+        }
+    }
+
+    /// The error for a caller who did not get the seat.
+    ///
+    /// Without a wait, the task on the seat is as good as a holder: it has the lock or is about to.
+    fn seat_taken(&self, situation: Situation, waits: bool) -> Error {
+        match situation {
+            Situation::Asking if !waits => Error::busy(self.terms.ttl),
+            situation => situation.into(),
+        }
+    }
+}
+
+/// An acquisition whose token may be in the store.
+struct Pending<'a> {
+    wish: &'a Wish,
+    claim: Claim,
+    /// `None` once the guard has it, or when nothing is left to release.
+    seat: Option<Seat>,
+}
+
+impl Pending<'_> {
+    async fn ask(&mut self) -> Result<Grant, Error> {
+        let answer = self.wish.client.store.try_acquire(&self.claim).await;
+        self.settle(answer)
+    }
+
+    async fn wait(&mut self, until: Option<Instant>) -> Result<Grant, Error> {
+        let seat = self.seat.as_ref();
+        let report = |progress| {
+            if let Some(seat) = seat {
+                seat.report(progress);
+            }
+        };
+        let waiting = Waiting::new(until, &report);
+        let answer = {
+            let drained = self.wish.client.registry.drained();
+            tokio::select! {
+                biased;
+                answer = self.wish.client.store.acquire(&self.claim, &waiting) => answer,
+                () = drained => Err(Refusal::unsettled(Error::of(ErrorKind::Draining))),
+            }
+        };
+        self.settle(answer)
+    }
+
+    fn settle(&mut self, answer: Result<Grant, Refusal>) -> Result<Grant, Error> {
+        answer.map_err(|refusal| {
+            if refusal.settled {
+                self.seat = None;
+            } else if let Some(seat) = &self.seat {
+                seat.set(Situation::Releasing);
+            }
+            refusal.error
+        })
+    }
+
+    fn granted(mut self, grant: Grant, state: LeaseState) -> MutexGuard {
+        let seat = self.seat.take().expect("BUG: the seat stays until the claim is settled");
+        let Wish { client, key, name, terms, .. } = self.wish;
+        MutexGuard::new(Lease(Held::keep(Granted {
+            client: Arc::clone(client),
+            key: key.clone(),
+            name: name.clone(),
+            token: self.claim.token,
+            fence: FencingToken::of_grant(grant.fence),
+            terms: *terms,
+            state,
+            seat,
+        })))
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.take() {
+            seat.set(Situation::Releasing);
+            let Claim { name, token, ttl, .. } = &self.claim;
+            let release = Release::new(name.clone(), *token, None);
+            let job = Job::of_claim(release, Some(seat), self.wish.key.label(), *ttl);
+            self.wish.client.janitor.push(job);
+        }
+    }
+}
+
+/// Takes a lock for a guard.
+pub(crate) async fn lock(
+    client: Arc<Inner>,
+    key: Result<Key, Error>,
+    options: LockOptions,
+) -> Result<MutexGuard, Error> {
+    let wish = Wish::new(client, key, options)?;
+    if scope::find(wish.client.id, &wish.name).is_some() {
+        return Err(Error::of(ErrorKind::WouldDeadlock));
+    }
+    wish.acquire().await
+}
+
+/// A lock entered by `run` or the macro: taken, or shared with the task's outer holder.
+#[derive(Debug)]
+pub struct Entered {
+    node: Arc<Node>,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    Own(MutexGuard),
+    /// The turn among the siblings that share the outer lease.
+    Nested {
+        _turn: OwnedMutexGuard<()>,
+    },
+}
+
+impl Entered {
+    pub(crate) async fn enter(
+        client: Arc<Inner>,
+        key: Result<Key, Error>,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let wish = Wish::new(client, key, options)?;
+        let Some(outer) = scope::find(wish.client.id, &wish.name) else {
+            let guard = wish.acquire().await?;
+            return Ok(Self { node: Node::of(guard.lease()), how: How::Own(guard) });
+        };
+        let lease = outer.lease().clone();
+        lease.0.observe().map_err(Error::lost)?;
+        let turn = outer.child().lock_owned();
+        let turn = match wish.until() {
+            None => turn.await,
+            Some(until) => {
+                timeout_at(until, turn).await.map_err(|_| Error::busy(lease.remaining()))?
+            }
+        };
+        Ok(Self { node: Node::of(lease), how: How::Nested { _turn: turn } })
+    }
+
+    /// The lease that the body runs under.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.node.lease().clone()
+    }
+
+    /// Drives `body` while the lease is good. Does not borrow the entry.
+    pub fn bound<F: Future>(&self, body: F) -> LeaseBound<F> {
+        LeaseBound::new(self.lease(), Scoped::new(Arc::clone(&self.node), body))
+    }
+
+    /// Drives `body` to its end, whatever becomes of the lease.
+    ///
+    /// # Errors
+    ///
+    /// None; a `Result` like that of [`bound`](Self::bound), so that the caller is the same.
+    #[allow(clippy::future_not_send)] // up to the body
+    pub fn scoped<F: Future>(
+        &self,
+        body: F,
+    ) -> impl Future<Output = Result<F::Output, Error>> + use<F> {
+        let body = Scoped::new(Arc::clone(&self.node), body);
+        async move { Ok(body.await) }
+    }
+
+    /// Leaves, and waits for the release if the lock was taken here. The body's result is not ours to
+    /// replace, so a failure goes to the log and the janitor goes on.
+    pub async fn release(self) {
+        let How::Own(guard) = self.how else { return };
+        let label = guard.key().label();
+        if let Err(error) = guard.release().await {
+            tracing::warn!(target: "lock_core", key = label, %error, "release not confirmed yet");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A future that cannot outlive its lease.
+//!
+//! A timer or `select!` around a body polls it once more after a late wake-up: both look at the body
+//! first or at random. Here the clock is read before each poll, so no poll *starts* at or after the
+//! deadline. (What one poll does, and how long it takes, is the body's own affair.)
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+
+use crate::error::Error;
+use crate::held::Lease;
+use crate::scope::Scoped;
+
+pin_project! {
+    /// Drives a future while its lease is good; made by [`MutexGuard::bind`](crate::MutexGuard::bind).
+    ///
+    /// On loss the future is dropped, at an await, before the error is given.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct LeaseBound<F> {
+        lease: Lease,
+        #[pin]
+        body: Option<Scoped<F>>,
+        // Made when the body first waits: most never outlive their first poll by much.
+        #[pin]
+        deadline: Option<Sleep>,
+    }
+}
+
+impl<F> LeaseBound<F> {
+    pub(crate) fn new(lease: Lease, body: Scoped<F>) -> Self {
+        Self { lease, body: Some(body), deadline: None }
+    }
+}
+
+impl<F: Future> Future for LeaseBound<F> {
+    type Output = Result<F::Output, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let mut left = match this.lease.0.observe_or_watch(cx) {
+            Ok(left) => left,
+            Err(reason) => {
+                this.body.set(None);
+                return Poll::Ready(Err(Error::lost(reason)));
+            }
+        };
+        let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");
+        if let Poll::Ready(output) = body.poll(cx) {
+            this.body.set(None);
+            return Poll::Ready(Ok(output));
+        }
+        loop {
+            if this.deadline.is_none() {
+                this.deadline.set(Some(tokio::time::sleep(left)));
+            }
+            let timer = this.deadline.as_mut().as_pin_mut().expect("BUG: set above");
+            ready!(timer.poll(cx));
+            // A renewal may have moved the deadline since the timer was set.
+            this.deadline.set(None);
+            left = match this.lease.0.observe() {
+                Ok(left) => left,
+                Err(reason) => {
+                    this.body.set(None);
+                    return Poll::Ready(Err(Error::lost(reason)));
+                }
+            };
+        }
+    }
+}
+
+impl<F> fmt::Debug for LeaseBound<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseBound").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}

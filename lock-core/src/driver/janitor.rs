@@ -1,0 +1,285 @@
+//! Every release that nobody awaits: dropped guards, cancelled claims, unknown outcomes.
+//!
+//! Each is repeated until the store has given a definite answer and no claim of the token can still take
+//! effect, or until nothing of it can be left in the store.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+
+use crate::client::Inner;
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::registry::Seat;
+use crate::store::{Freed, Release, ReleaseOutcome, Store};
+use crate::time::{Instant, sleep_until};
+
+/// A token that is on its way out.
+#[derive(Debug)]
+pub(crate) struct Job {
+    release: Release,
+    /// Given back after the first attempt, so that this process claims the key only behind it.
+    seat: Option<Seat>,
+    /// For logs.
+    label: &'static str,
+    /// Whether it was held, or only asked for.
+    was_held: bool,
+    /// The lease's deadline, if it was good when the release began.
+    good_until: Option<Instant>,
+    /// When nothing of the token can be left in the store, even if no release ever arrives.
+    hopeless_at: Instant,
+    attempts: u32,
+}
+
+/// How a token ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    Expired,
+    Freed,
+    TakenByOther,
+}
+
+/// A claim that is still on its way, or a release that nobody answers, is over after this long even if
+/// its ttl were to start only then.
+const LONGEST_FLIGHT: Duration = Duration::from_secs(30);
+
+impl Job {
+    /// The release of a lease that was held.
+    pub(crate) fn of_lease(
+        release: Release,
+        seat: Option<Seat>,
+        label: &'static str,
+        ttl: Duration,
+        deadline: Instant,
+        lost: Option<LostReason>,
+    ) -> Self {
+        let hopeless_at =
+            deadline.max(Instant::now()).saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
+        let good_until = lost.is_none().then_some(deadline);
+        Self { release, seat, label, was_held: true, good_until, hopeless_at, attempts: 0 }
+    }
+
+    /// The release of a token that was only asked for.
+    pub(crate) fn of_claim(
+        release: Release,
+        seat: Option<Seat>,
+        label: &'static str,
+        ttl: Duration,
+    ) -> Self {
+        let hopeless_at = Instant::now().saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
+        Self { release, seat, label, was_held: false, good_until: None, hopeless_at, attempts: 0 }
+    }
+
+    /// What the store's answer means for the token.
+    fn ending(&self, outcome: ReleaseOutcome) -> Result<Ending, Error> {
+        let expired = match outcome {
+            ReleaseOutcome::Ours => return Ok(Ending::Freed),
+            ReleaseOutcome::Nobody => Ending::Expired,
+            ReleaseOutcome::Other => Ending::TakenByOther,
+        };
+        if self.attempts <= 1 {
+            return Ok(expired);
+        }
+        // An earlier attempt was not answered and may be the one that freed it. Before the deadline
+        // nothing else can have; after it there is no telling.
+        match self.good_until {
+            Some(until) if Instant::now() < until => Ok(Ending::Freed),
+            Some(_) => Err(Error::plain(
+                ErrorKind::Unknown,
+                "the lock is free, but whether the release or the expiry freed it is unknown",
+            )),
+            None => Ok(expired),
+        }
+    }
+}
+
+/// The tokens that are on their way out.
+#[derive(Debug, Default)]
+pub(crate) struct Janitor {
+    queue: Mutex<Queue>,
+    wake: Notify,
+    emptied: Notify,
+    closed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Job>,
+    /// Waiting and being worked on, by the janitor's task or by an awaited release.
+    backlog: usize,
+}
+
+impl Janitor {
+    /// Takes over a token. Does not block, spawn or panic, on any thread.
+    pub(crate) fn push(&self, job: Job) {
+        self.add(job, 1);
+        self.wake.notify_one();
+    }
+
+    /// How many tokens are not settled yet.
+    pub(crate) fn backlog(&self) -> usize {
+        self.lock().backlog
+    }
+
+    /// Waits until all tokens are settled.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.backlog() == 0 {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    /// No more tokens will come: the task ends when it has settled those it has.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Releases in the caller's task, at most twice; then, and if the future is dropped, the janitor takes over.
+    pub(crate) async fn finish(self: Arc<Self>, job: Job, client: &Inner) -> Result<Ending, Error> {
+        self.lock().backlog += 1;
+        let mut work = Work { janitor: &self, job: Some(job) };
+        client.ensure_running()?;
+        let mut last = Error::of(ErrorKind::Unknown);
+        for _ in 0..AWAITED_ATTEMPTS {
+            match work.attempt(&*client.store).await {
+                Attempt::Settled(ending) | Attempt::Again(ending, _) => return ending,
+                Attempt::Failed(error) if error.is_retryable() => last = error,
+                Attempt::Failed(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// The janitor's task.
+    pub(crate) async fn run(self: Arc<Self>, store: Arc<dyn Store>) {
+        let mut at_work = FuturesUnordered::new();
+        loop {
+            while at_work.len() < MOST_AT_WORK {
+                let Some(job) = self.lock().waiting.pop_front() else { break };
+                let work = Work { janitor: &self, job: Some(job) };
+                at_work.push(work.settle(&*store));
+            }
+            if at_work.is_empty() && self.closed.load(Ordering::Acquire) {
+                if self.lock().waiting.is_empty() {
+                    return;
+                }
+                continue;
+            }
+            tokio::select! {
+                Some(()) = at_work.next() => {}
+                () = self.wake.notified(), if at_work.len() < MOST_AT_WORK => {}
+            }
+        }
+    }
+
+    fn add(&self, job: Job, count: usize) {
+        let mut queue = self.lock();
+        queue.backlog += count;
+        queue.waiting.push_back(job);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One more than one, for an answer that was lost; a caller should not wait for a store that is down.
+const AWAITED_ATTEMPTS: usize = 2;
+/// More releases at a time would only queue in the connection.
+const MOST_AT_WORK: usize = 1024;
+/// The first pause after a failure; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// A store that is back is noticed this soon.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1_000);
+
+/// A job that someone works on. Dropped unfinished, it goes back into the queue.
+struct Work<'a> {
+    janitor: &'a Janitor,
+    job: Option<Job>,
+}
+
+enum Attempt {
+    /// Nothing of the token is or can come to be in the store.
+    Settled(Result<Ending, Error>),
+    /// Done, but a claim may still arrive.
+    Again(Result<Ending, Error>, Instant),
+    Failed(Error),
+}
+
+impl Work<'_> {
+    async fn attempt(&mut self, store: &dyn Store) -> Attempt {
+        let Some(job) = &mut self.job else {
+            return Attempt::Failed(Error::of(ErrorKind::Unknown));
+        };
+        job.attempts = job.attempts.saturating_add(1);
+        let answer = store.release(&job.release).await;
+        drop(job.seat.take());
+        match answer {
+            Ok(Freed { outcome, again_at: None }) => {
+                let ending = job.ending(outcome);
+                self.done();
+                Attempt::Settled(ending)
+            }
+            Ok(Freed { outcome, again_at: Some(at) }) => Attempt::Again(job.ending(outcome), at),
+            Err(error) => Attempt::Failed(error),
+        }
+    }
+
+    async fn settle(mut self, store: &dyn Store) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let next = match self.attempt(store).await {
+                Attempt::Settled(ending) => {
+                    return tracing::trace!(target: "lock_core", ?ending, "token settled");
+                }
+                Attempt::Again(_, at) => at,
+                Attempt::Failed(error) => {
+                    let Some(job) = &self.job else { return };
+                    if job.attempts == 1 {
+                        tracing::debug!(
+                            target: "lock_core", key = job.label, %error,
+                            "release not confirmed; trying again"
+                        );
+                    }
+                    if Instant::now() >= job.hopeless_at || !(error.is_unavailable()) {
+                        tracing::warn!(
+                            target: "lock_core", key = job.label, held = job.was_held, %error,
+                            "release given up; its ttl frees the lock"
+                        );
+                        return self.done();
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    Instant::now().saturating_add(pause)
+                }
+            };
+            sleep_until(next).await;
+        }
+    }
+
+    fn done(&mut self) {
+        if self.job.take().is_some() {
+            let mut queue = self.janitor.lock();
+            queue.backlog -= 1;
+            if queue.backlog == 0 {
+                self.janitor.emptied.notify_waiters();
+            }
+        }
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.janitor.add(job, 0);
+            self.janitor.wake.notify_one();
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! One error type for every use of a lock, and one for configuration.
+//!
+//! [`Error`] is opaque: match on [`Error::kind`] or ask the predicates. Three answers are kept apart on
+//! purpose: *busy* (somebody else has the lock), *unavailable* (the store could not be asked) and
+//! *unknown* (it was asked and did not answer). An unknown outcome is never taken for success nor for
+//! "busy". No error names a key, a token or a password.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why a lock could not be taken, kept or released.
+///
+/// ```
+/// use lock_core::{ErrorKind, LockClient, store::MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder(MemoryStore::new()).build()?;
+/// let held = client.mutex("report").lock().await?;
+///
+/// let error = client.mutex("report").without_wait().lock().await.unwrap_err();
+/// assert!(error.is_busy() && error.is_retryable());
+/// match error.kind() {
+///     ErrorKind::Busy { retry_after, .. } => println!("again in {retry_after:?}"),
+///     other => panic!("not {other:?}"),
+/// }
+/// # drop(held); Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    detail: Option<Cow<'static, str>>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The outcome that an [`Error`] stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another owner has the lock, and it did not become free within `wait`.
+    #[non_exhaustive]
+    Busy {
+        /// A sensible pause before the next attempt: what the holder has left, at most a second, since
+        /// most holders are done earlier.
+        retry_after: Duration,
+    },
+    /// The client is shutting down and grants nothing any more.
+    Draining,
+    /// The key breaks a rule of [`Key`](crate::Key), or a part of it is empty.
+    InvalidKey,
+    /// An option is out of its bounds; the source is the [`ConfigError`] that names it.
+    InvalidOptions,
+    /// The lease ended before the body did.
+    #[non_exhaustive]
+    Lost {
+        /// How it ended.
+        reason: LostReason,
+    },
+    /// No client was given, and none is installed.
+    NoClient,
+    /// The future was polled outside a tokio runtime.
+    NoRuntime,
+    /// The store could not be asked, or said that it cannot serve: nothing was done.
+    Unavailable,
+    /// The store was asked and did not answer in time: it may or may not have acted.
+    ///
+    /// A lock that this leaves behind is released in the background as soon as the store answers.
+    Unknown,
+    /// This task holds the key already, and would wait for itself.
+    WouldDeadlock,
+    /// The store holds something under this name that is not a lock.
+    WrongKind,
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The client was drained while the lease was held.
+    Draining,
+    /// The deadline passed without a confirmed renewal.
+    Expired,
+    /// The store no longer knows the lock: it was deleted, or it expired early.
+    Gone,
+    /// `max_hold` was reached.
+    MaxHold,
+    /// Its own guard released it.
+    Released,
+    /// Another owner has the lock.
+    TakenByOther,
+}
+
+impl Error {
+    /// What happened.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Somebody else has the lock. `false` whenever that is not known for certain.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Busy { .. })
+    }
+
+    /// The store could not be asked or did not answer (kinds `Unavailable` and `Unknown`).
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Unknown)
+    }
+
+    /// The store may or may not have acted.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.0.kind == ErrorKind::Unknown
+    }
+
+    /// The lease ended before the body did.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::Lost { .. })
+    }
+
+    /// The same call may succeed later without a change of code or configuration.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.is_busy() || self.is_unavailable() || self.is_lost()
+    }
+
+    /// The pause that a busy lock suggests; `None` for other kinds.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.0.kind {
+            ErrorKind::Busy { retry_after } => Some(retry_after),
+            _ => None,
+        }
+    }
+
+    /// For stores: somebody else has the lock, for up to `left`.
+    #[must_use]
+    pub fn busy(left: Duration) -> Self {
+        let retry_after = left.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER);
+        Self::of(ErrorKind::Busy { retry_after })
+    }
+
+    /// For stores: the store could not be asked, or refused to act; nothing was done.
+    pub fn unavailable(
+        what: impl Into<Cow<'static, str>>,
+        source: impl StdError + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(ErrorKind::Unavailable, what, Some(Box::new(source)))
+    }
+
+    /// For stores: the store did not answer; it may or may not have acted.
+    pub fn unknown(
+        what: impl Into<Cow<'static, str>>,
+        source: impl StdError + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(ErrorKind::Unknown, what, Some(Box::new(source)))
+    }
+
+    /// For stores: the name is taken by something that is not a lock.
+    pub fn wrong_kind(source: impl StdError + Send + Sync + 'static) -> Self {
+        let source: Box<dyn StdError + Send + Sync> = Box::new(source);
+        Self(Arc::new(Inner { kind: ErrorKind::WrongKind, detail: None, source: Some(source) }))
+    }
+
+    pub(crate) fn of(kind: ErrorKind) -> Self {
+        Self(Arc::new(Inner { kind, detail: None, source: None }))
+    }
+
+    pub(crate) fn plain(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        Self::with(kind, what, None)
+    }
+
+    pub(crate) fn invalid_key(why: &'static str) -> Self {
+        Self::plain(ErrorKind::InvalidKey, why)
+    }
+
+    pub(crate) fn lost(reason: LostReason) -> Self {
+        Self::of(ErrorKind::Lost { reason })
+    }
+
+    fn with(
+        kind: ErrorKind,
+        what: impl Into<Cow<'static, str>>,
+        source: Option<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        Self(Arc::new(Inner { kind, detail: Some(what.into()), source }))
+    }
+}
+
+/// Below this a retry only adds load.
+const MIN_RETRY_AFTER: Duration = Duration::from_millis(20);
+/// Most holders are done long before their lease ends.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self(Arc::new(Inner {
+            kind: ErrorKind::InvalidOptions,
+            detail: None,
+            source: Some(Box::new(error)),
+        }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, detail, source } = &*self.0;
+        if let Some(detail) = detail {
+            return f.write_str(detail);
+        }
+        f.write_str(match kind {
+            ErrorKind::Busy { .. } => "the lock is held by another owner",
+            ErrorKind::Draining => "the lock client is shutting down",
+            ErrorKind::InvalidKey => "the lock key is invalid",
+            ErrorKind::InvalidOptions => {
+                return match source {
+                    Some(source) => write!(f, "lock option out of bounds: {source}"),
+                    None => f.write_str("lock option out of bounds"),
+                };
+            }
+            ErrorKind::Lost { reason } => {
+                return write!(f, "the lock was lost while its body ran: {reason}");
+            }
+            ErrorKind::NoClient => {
+                "no lock client: call `LockClient::install` at start-up, or name one with `client = ..`"
+            }
+            ErrorKind::NoRuntime => "locks must be used inside a tokio runtime",
+            ErrorKind::Unavailable => "the lock store is unavailable",
+            ErrorKind::Unknown => "the lock store did not answer in time",
+            ErrorKind::WouldDeadlock => {
+                "this task holds the lock already and would wait for itself: use the lease that it has"
+            }
+            ErrorKind::WrongKind => {
+                "the store holds something under this name that is not a lock: choose another key or namespace"
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, detail, source } = &*self.0;
+        let mut debug = f.debug_struct("Error");
+        debug.field("kind", kind);
+        if let Some(detail) = detail {
+            debug.field("detail", detail);
+        }
+        if let Some(source) = source {
+            debug.field("source", &format_args!("{source}"));
+        }
+        debug.finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Draining => "the client was drained",
+            Self::Expired => "its deadline passed without a confirmed renewal",
+            Self::Gone => "the store no longer knows it",
+            Self::MaxHold => "it was held for `max_hold`",
+            Self::Released => "its guard released it",
+            Self::TakenByOther => "another owner has it",
+        })
+    }
+}
+
+/// A setting that cannot work, found when a client or store is built, or when an option is first used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConfigError {
+    field: &'static str,
+    problem: Cow<'static, str>,
+}
+
+impl ConfigError {
+    /// A setting named `field` that has this `problem`; the text says what to do about it.
+    pub fn new(field: &'static str, problem: impl Into<Cow<'static, str>>) -> Self {
+        Self { field, problem: problem.into() }
+    }
+
+    /// The setting that is wrong.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {}", self.field, self.problem)
+    }
+}
+
+impl StdError for ConfigError {}

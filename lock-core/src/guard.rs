@@ -1,0 +1,143 @@
+//! The guard of a held lock.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::bound::LeaseBound;
+use crate::driver::Ending;
+use crate::error::Error;
+use crate::held::Lease;
+use crate::scope::{Node, Scoped};
+
+/// A held lock. Dropping it releases the lock.
+///
+/// Derefs to its [`Lease`]. Owned and `Send`: it can be moved into a task or kept in a struct.
+///
+/// # Note: drop is not release
+///
+/// A drop cannot wait, so it hands the release to the client's janitor and returns. The janitor repeats
+/// it until the store has answered. This process can claim the key again at once; for others it becomes
+/// free a round trip later. [`release`](Self::release) waits for the answer, and reports it. In a program
+/// that is about to end, call [`LockClient::drain`](crate::LockClient::drain) after dropping.
+///
+/// # Note: a guard does not stop its holder
+///
+/// When the lease is lost, the code that holds the guard goes on. [`Mutex::run`](crate::Mutex::run) and
+/// [`bind`](Self::bind) do stop a future, at its next await.
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct MutexGuard {
+    lease: Lease,
+}
+
+/// What an awaited release found.
+///
+/// Not `#[must_use]`: that the lock is free now is true of each of them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Released {
+    /// The lease was over when the release came; nobody has taken the lock since.
+    Expired,
+    /// The lock was ours until the release.
+    InTime,
+    /// The lease was over and another owner has the lock; it was left alone.
+    TakenByOther,
+}
+
+impl MutexGuard {
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self { lease }
+    }
+
+    /// A handle that watches this lock.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.lease.clone()
+    }
+
+    /// Releases the lock and waits for the store's answer.
+    ///
+    /// If no answer comes, the janitor goes on trying in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future, even before its first poll, releases in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the
+    /// store did not answer two tries. What was done under the lock stays done.
+    pub async fn release(self) -> Result<Released, Error> {
+        let client = Arc::clone(&self.lease.0.client);
+        let held = self.lease.0.held_for();
+        let label = self.lease.0.key.label();
+        let Some(job) = self.lease.0.begin_release() else {
+            return Ok(Released::InTime);
+        };
+        // Now the job owns the release: the guard's own drop finds that it was begun.
+        drop(self);
+        let ending = Arc::clone(&client.janitor).finish(job, &client).await?;
+        let released = match ending {
+            Ending::Freed => Released::InTime,
+            Ending::Expired => Released::Expired,
+            Ending::TakenByOther => Released::TakenByOther,
+        };
+        tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock released");
+        Ok(released)
+    }
+
+    /// Releases the lock from a thread that is not in a runtime, and waits for the answer.
+    ///
+    /// # Panics
+    ///
+    /// If called within an async context.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub fn blocking_release(self) -> Result<Released, Error> {
+        let runtime = self.lease.0.client.runtime()?;
+        runtime.block_on(self.release())
+    }
+
+    /// Drives `future` as long as the lease is good, as [`Mutex::run`](crate::Mutex::run) does.
+    ///
+    /// The clock is read before each poll: no poll starts at or after the deadline. Within the future the
+    /// lock counts as held by the task: [`current`](crate::current) gives the lease, and nested calls of
+    /// functions that lock the same key through the macro enter it again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops `future`. The guard is not touched.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
+    pub fn bind<F: Future>(&self, future: F) -> LeaseBound<F> {
+        LeaseBound::new(self.lease(), Scoped::new(Node::of(self.lease()), future))
+    }
+}
+
+impl Deref for MutexGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for MutexGuard {
+    fn drop(&mut self) {
+        let held = &self.lease.0;
+        if let Some(job) = held.begin_release() {
+            held.client.janitor.push(job);
+        }
+    }
+}
+
+impl fmt::Debug for MutexGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MutexGuard").field("lease", &self.lease).finish()
+    }
+}

@@ -1,0 +1,354 @@
+//! A lease that is held: what guard, renewer and watchers share, and the handle that watches it.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use crate::client::Inner;
+use crate::driver::{Due, Job};
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::fencing::FencingToken;
+use crate::key::Key;
+use crate::lease::{LeaseState, renewal_due, renewal_patience, retry_due};
+use crate::options::{Terms, check_ttl};
+use crate::registry::{Seat, Situation};
+use crate::store::{Name, Release, Renewal, Renewed};
+use crate::time::{Instant, sleep_until};
+use crate::token::Token;
+
+/// Watches a held lock, and can extend it, but not release it: that is the guard's right.
+///
+/// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease is over.
+#[derive(Clone)]
+pub struct Lease(pub(crate) Arc<Held>);
+
+/// The shared record of one held lock.
+pub(crate) struct Held {
+    pub(crate) client: Arc<Inner>,
+    pub(crate) key: Key,
+    name: Name,
+    token: Token,
+    fence: FencingToken,
+    terms: Terms,
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    state: LeaseState,
+    /// Who wants to know when the lease ends. Tasks register again on each poll, so a spurious
+    /// wake-up does no harm, and one task is listed once.
+    watchers: Vec<Waker>,
+    /// Given back when the lease ends, so that this process can claim the key again.
+    seat: Option<Seat>,
+    /// Where the renewer has the lease in its schedule.
+    due: Option<Due>,
+}
+
+/// What the renewer shall do with a lease whose time has come.
+pub(crate) enum OnDue {
+    /// Nothing more: it is over.
+    Forget,
+    /// Look again then.
+    LookAgain(Instant),
+    Renew(Renewal),
+}
+
+impl Lease {
+    /// What is locked.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// The number of this grant: send it along with each write to a resource that checks it.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.fence
+    }
+
+    /// How long the lease is good for if nothing renews it; zero when it is over. Reads the clock, does no I/O.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.0.observe().unwrap_or(Duration::ZERO)
+    }
+
+    /// Whether the lease is good at this moment. Reads the clock, does no I/O.
+    ///
+    /// An answer about the past as soon as it is given: the process may be paused right after. What
+    /// must not happen twice needs the [fencing token](Self::fencing_token) at the resource as well.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.0.observe().is_ok()
+    }
+
+    /// Waits until the lease is over, and says why.
+    ///
+    /// Ready no later than the local deadline, even if no answer comes from the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: a lost lease stays lost, and the next call says so at once.
+    pub async fn lost(&self) -> LostReason {
+        loop {
+            let left = match self.0.observe() {
+                Ok(left) => left,
+                Err(reason) => return reason,
+            };
+            let mut deadline = pin!(sleep_until(Instant::now().saturating_add(left)));
+            poll_fn(|cx| match self.0.observe_or_watch(cx) {
+                Ok(_) => deadline.as_mut().poll(cx),
+                Err(_) => Poll::Ready(()),
+            })
+            .await;
+        }
+    }
+
+    /// Makes the lease last at least `ttl` from now; one round trip. Never shortens it.
+    ///
+    /// Later renewals keep the lock's own ttl, and do not shorten this one either.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the store may have lengthened its expiry without the lease knowing: it
+    /// then ends earlier here than there, which is safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if the lease is over, [`Unknown`](ErrorKind::Unknown) or
+    /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps the deadline that
+    /// it had. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24 h.
+    pub fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let held = Arc::clone(&self.0);
+        async move {
+            check_ttl(ttl)?;
+            let left = held.observe().map_err(Error::lost)?;
+            held.client.ensure_running()?;
+            let until = Instant::now().saturating_add(left);
+            let renewal = Renewal::new(held.name.clone(), held.token, ttl, until);
+            let answer = held.client.store.renew(std::slice::from_ref(&renewal)).await.pop();
+            held.apply(answer.unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))), ttl)?;
+            held.observe().map(|_| ()).map_err(Error::lost)
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("key", &self.0.key)
+            .field("fencing_token", &self.0.fence)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a lease is made of.
+pub(crate) struct Granted {
+    pub(crate) client: Arc<Inner>,
+    pub(crate) key: Key,
+    pub(crate) name: Name,
+    pub(crate) token: Token,
+    pub(crate) fence: FencingToken,
+    pub(crate) terms: Terms,
+    pub(crate) state: LeaseState,
+    pub(crate) seat: Seat,
+}
+
+impl Held {
+    /// Starts to keep a lease that was granted.
+    pub(crate) fn keep(granted: Granted) -> Arc<Self> {
+        let Granted { client, key, name, token, fence, terms, state, seat } = granted;
+        let deadline = state.deadline();
+        seat.set(Situation::Held(deadline));
+        let shared = Shared { state, watchers: Vec::new(), seat: Some(seat), due: None };
+        let held =
+            Arc::new(Self { client, key, name, token, fence, terms, shared: Mutex::new(shared) });
+        held.client.held.enter();
+        let first = if terms.renewal { renewal_due(Instant::now(), deadline) } else { deadline };
+        held.schedule(first);
+        held
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// Whether the lease is kept up, or left to its deadline.
+    pub(crate) fn renews(&self) -> bool {
+        self.terms.renewal
+    }
+
+    /// What is left of the lease, or why it is over.
+    pub(crate) fn observe(&self) -> Result<Duration, LostReason> {
+        self.with(|shared, now| shared.state.check(now))
+    }
+
+    /// As [`observe`](Self::observe), and wakes the task of `cx` when the lease ends by a report
+    /// (the deadline is the watcher's own affair).
+    pub(crate) fn observe_or_watch(&self, cx: &Context<'_>) -> Result<Duration, LostReason> {
+        self.with(|shared, now| {
+            let left = shared.state.check(now)?;
+            if !shared.watchers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                shared.watchers.push(cx.waker().clone());
+            }
+            Ok(left)
+        })
+    }
+
+    /// How long it has been held.
+    pub(crate) fn held_for(&self) -> Duration {
+        let granted = self.with(|shared, _| shared.state.granted_at());
+        Instant::now().saturating_since(granted)
+    }
+
+    /// The lease is over for `reason`, unless it was already.
+    pub(crate) fn lose(&self, reason: LostReason) {
+        self.with(|shared, now| shared.state.lose(reason, now));
+    }
+
+    /// Takes in the answer to a renewal for `ttl`.
+    pub(crate) fn apply(&self, answer: Result<Renewed, Error>, ttl: Duration) -> Result<(), Error> {
+        let now = Instant::now();
+        match answer {
+            Ok(Renewed::Kept { since }) => {
+                let deadline = self.with(|shared, now| {
+                    shared.state.renewed(since, ttl, now);
+                    shared.seat.is_some().then(|| shared.state.deadline())
+                });
+                if let Some(deadline) = deadline {
+                    self.with_seat(|seat| seat.set(Situation::Held(deadline)));
+                }
+            }
+            Ok(Renewed::Nobody) => self.lose(LostReason::Gone),
+            Ok(Renewed::Other) => self.lose(LostReason::TakenByOther),
+            Err(error) => {
+                self.with(|shared, _| shared.state.doubted(now));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the renewer shall do now that the lease is due.
+    pub(crate) fn on_due(&self) -> OnDue {
+        let next = self.with(|shared, now| {
+            shared.due = None;
+            shared.state.check(now).ok()?;
+            let deadline = shared.state.deadline();
+            if !self.terms.renewal || shared.state.ends_by_hold() {
+                return Some(Err(deadline));
+            }
+            Some(Ok(renewal_patience(now, deadline)))
+        });
+        match next {
+            None => OnDue::Forget,
+            Some(Err(deadline)) => OnDue::LookAgain(deadline),
+            Some(Ok(until)) => {
+                OnDue::Renew(Renewal::new(self.name.clone(), self.token, self.terms.ttl, until))
+            }
+        }
+    }
+
+    /// Takes in the answer to the renewer's renewal, and has the lease looked at again in time.
+    pub(crate) fn on_renewed(self: &Arc<Self>, answer: Result<Renewed, Error>, jitter: u8) {
+        let failed = match self.apply(answer, self.terms.ttl) {
+            Ok(()) => false,
+            Err(error) => {
+                tracing::warn!(
+                    target: "lock_core", key = self.key.label(), fence = %self.fence, %error,
+                    "lock not renewed; trying again until its deadline"
+                );
+                true
+            }
+        };
+        let next = self.with(|shared, now| {
+            shared.state.check(now).ok()?;
+            let deadline = shared.state.deadline();
+            Some(if failed {
+                retry_due(now, deadline, jitter).min(deadline)
+            } else {
+                renewal_due(now, deadline)
+            })
+        });
+        if let Some(next) = next {
+            self.schedule(next);
+        }
+    }
+
+    /// Has the renewer look at the lease at `at`.
+    pub(crate) fn schedule(self: &Arc<Self>, at: Instant) {
+        let due = self.client.renewer.schedule(Arc::downgrade(self), at);
+        // A release that came in between has nothing to take back, so it is done here.
+        let stale = self.with(|shared, now| {
+            if shared.state.check(now) == Err(LostReason::Released) {
+                return Some(due);
+            }
+            shared.due.replace(due)
+        });
+        if let Some(stale) = stale {
+            self.client.renewer.forget(stale);
+        }
+    }
+
+    /// Ends the lease for its guard. From here on no renewal is sent, and late answers move nothing.
+    /// Gives what is needed to free the key; `None` if that was asked before.
+    pub(crate) fn begin_release(&self) -> Option<Job> {
+        let (first, was_lost, seat, due, granted, deadline) = self.with(|shared, now| {
+            let was_lost = shared.state.check(now).err();
+            let first = shared.state.begin_release();
+            let (granted, deadline) = (shared.state.granted_at(), shared.state.deadline());
+            (first, was_lost, shared.seat.take(), shared.due.take(), granted, deadline)
+        });
+        if let Some(due) = due {
+            self.client.renewer.forget(due);
+        }
+        if !first {
+            return None;
+        }
+        self.client.held.leave();
+        if let Some(seat) = &seat {
+            seat.set(Situation::Releasing);
+        }
+        let hold_until = self.terms.min_hold.map(|least| granted.saturating_add(least));
+        let release = Release::new(self.name.clone(), self.token, hold_until);
+        Some(Job::of_lease(release, seat, self.key.label(), self.terms.ttl, deadline, was_lost))
+    }
+
+    fn with_seat(&self, act: impl FnOnce(&Seat)) {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(seat) = &shared.seat {
+            act(seat);
+        }
+    }
+
+    /// Runs `act` on the shared record. If the lease ends in it, tells the watchers and gives the seat back.
+    fn with<R>(&self, act: impl FnOnce(&mut Shared, Instant) -> R) -> R {
+        let now = Instant::now();
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = act(&mut shared, now);
+        let Err(reason) = shared.state.check(now) else { return result };
+        let watchers = std::mem::take(&mut shared.watchers);
+        // On a release the seat goes along with it, so that the key is claimed again only behind it.
+        let seat = if reason == LostReason::Released { None } else { shared.seat.take() };
+        drop(shared);
+        if seat.is_some() {
+            tracing::warn!(
+                target: "lock_core", key = self.key.label(), fence = %self.fence, %reason, "lock lost"
+            );
+        }
+        drop(seat);
+        for watcher in watchers {
+            watcher.wake();
+        }
+        result
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,14 @@
+//! The accounting of one lease: no I/O, no clock, no randomness. Time is an argument.
+//!
+//! ```text
+//! Acquiring → Held ⇄ InDoubt → Lost(reason)        Releasing → Gone from any of them
+//! ```
+//!
+//! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lease that was lost once
+//! is never valid again, whatever answers still arrive.
+
+mod state;
+mod validity;
+
+pub(crate) use self::state::LeaseState;
+pub(crate) use self::validity::{renewal_due, renewal_patience, retry_due};

@@ -1,0 +1,50 @@
+//! When a lease ends by the client's account, and when to renew it.
+
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// One percent for clocks that run at different rates (assumption A1), and two milliseconds for the
+/// server's expiry, which is kept in whole milliseconds and may fire up to one early.
+fn margin(ttl: Duration) -> Duration {
+    const ROUNDING: Duration = Duration::from_millis(2);
+    (ttl / 100).saturating_add(ROUNDING)
+}
+
+/// The client's deadline for a lease of `ttl` whose command was handed over at `sent`.
+///
+/// `sent` is read *before* the command is queued, so that waiting in a queue or on the network
+/// shortens the lease instead of overrunning it.
+pub(crate) fn deadline(sent: Instant, ttl: Duration) -> Instant {
+    sent.saturating_add(ttl.saturating_sub(margin(ttl)))
+}
+
+/// What must be left of a lease for it to be worth entering.
+///
+/// A tenth: the answer took nine tenths of the lease, so the first renewal would come too late as well.
+pub(crate) fn min_remaining(ttl: Duration) -> Duration {
+    ttl / 10
+}
+
+/// A third of what remains: leaves two more tries before the deadline.
+pub(crate) fn renewal_due(now: Instant, deadline: Instant) -> Instant {
+    now.saturating_add(deadline.saturating_since(now) / 3)
+}
+
+/// When to try again after a renewal that nobody answered.
+///
+/// A third of what remains, but soon: a store that is back should be asked while there is time. `jitter`
+/// is in `0..=255` and spreads the clients of a store that comes back.
+pub(crate) fn retry_due(now: Instant, deadline: Instant, jitter: u8) -> Instant {
+    const SOONEST: Duration = Duration::from_millis(10);
+    const LATEST: Duration = Duration::from_millis(500);
+    let third = deadline.saturating_since(now) / 3;
+    let pause = third.clamp(SOONEST, LATEST);
+    now.saturating_add(pause / 2 + pause / 2 * u32::from(jitter) / 255)
+}
+
+/// How long to wait for the answer to a renewal: half of what remains, so that one lost answer
+/// leaves time for another try.
+pub(crate) fn renewal_patience(now: Instant, deadline: Instant) -> Instant {
+    now.saturating_add(deadline.saturating_since(now) / 2)
+}

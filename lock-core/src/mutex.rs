@@ -1,0 +1,215 @@
+//! A lock held by one at a time.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{self, Entered};
+use crate::client::Inner;
+use crate::error::Error;
+use crate::guard::MutexGuard;
+use crate::held::Lease;
+use crate::key::Key;
+use crate::options::LockOptions;
+
+/// A lock on one key, held by one owner at a time across all processes that share the store and namespace.
+///
+/// Making one does no I/O, and cloning is cheap. The futures own what they need, so they can be
+/// spawned, joined and selected as they are.
+#[derive(Clone)]
+pub struct Mutex {
+    client: Arc<Inner>,
+    key: Result<Key, Error>,
+    options: LockOptions,
+}
+
+impl Mutex {
+    pub(crate) fn new(client: Arc<Inner>, key: Result<Key, Error>) -> Self {
+        Self { client, key, options: LockOptions::new() }
+    }
+
+    /// Overrides the client's defaults; what `options` do not set stays as it is.
+    #[must_use]
+    pub fn with_options(mut self, options: LockOptions) -> Self {
+        self.options = options.or(self.options);
+        self
+    }
+
+    /// Sets how long the store keeps the lock without a renewal.
+    #[must_use]
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        self.with_options(LockOptions::new().with_ttl(ttl))
+    }
+
+    /// Waits at most this long for another holder.
+    #[must_use]
+    pub fn with_wait(self, wait: Duration) -> Self {
+        self.with_options(LockOptions::new().with_wait(wait))
+    }
+
+    /// Does not wait for another holder.
+    #[must_use]
+    pub fn without_wait(self) -> Self {
+        self.with_options(LockOptions::new().without_wait())
+    }
+
+    /// Waits until the lock is free.
+    #[must_use]
+    pub fn wait_forever(self) -> Self {
+        self.with_options(LockOptions::new().wait_forever())
+    }
+
+    /// Lets the lease end after its ttl.
+    #[must_use]
+    pub fn without_renewal(self) -> Self {
+        self.with_options(LockOptions::new().without_renewal())
+    }
+
+    /// Ends the lease after this long, however often it could be renewed.
+    #[must_use]
+    pub fn with_max_hold(self, max_hold: Duration) -> Self {
+        self.with_options(LockOptions::new().with_max_hold(max_hold))
+    }
+
+    /// Keeps the key taken at least this long, even if it is released earlier.
+    #[must_use]
+    pub fn with_min_hold(self, min_hold: Duration) -> Self {
+        self.with_options(LockOptions::new().with_min_hold(min_hold))
+    }
+
+    /// Takes the lock, waiting for another holder up to `wait`.
+    ///
+    /// Under contention tasks of one process are served in the order in which they came, and one of
+    /// them stands for the process in the store. When the store fails, it is asked again while there
+    /// is time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind: if the store granted the lock meanwhile, or does so later,
+    /// it is released in the background. It costs the place in line.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`](crate::ErrorKind::Busy) if another owner still had the lock when `wait` was over;
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store
+    /// failed, within `wait` (or 50 ms, if that is longer; without a wait: within the store's request timeout);
+    /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if this task holds the key through `run`, the
+    /// macro or the layer; and what is wrong with the key, the options or the client.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let guard = client.mutex("import").lock().await?;
+    /// assert!(guard.is_valid());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lock(&self) -> impl Future<Output = Result<MutexGuard, Error>> + Send + use<> {
+        let Self { client, key, options } = self.clone();
+        async move { acquire::lock(client, key, options).await }
+    }
+
+    /// Takes the lock if it is free: one round trip, and none if this process has it.
+    ///
+    /// `None` means that another owner has it. A lock that a guard of this process gave back a moment
+    /// ago counts as free: the release goes first.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), but never `Busy` or `WouldDeadlock`.
+    pub fn try_lock(
+        &self,
+    ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + use<> {
+        let Self { client, key, options } = self.clone();
+        async move {
+            match acquire::lock(client, key, options.without_wait()).await {
+                Ok(guard) => Ok(Some(guard)),
+                Err(error) if error.is_busy() => Ok(None),
+                Err(error) if error.kind() == crate::ErrorKind::WouldDeadlock => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+    }
+
+    /// Takes the lock, runs `body` as long as the lease is good, and releases.
+    ///
+    /// The body gets a [`Lease`], which watches and can extend but not release. No poll of the body starts at
+    /// or after the lease's deadline; if the lease is lost, the body is dropped at its next await. What
+    /// the body returns is never replaced by a failed release. If the task holds the key already, the body
+    /// runs under that lease.
+    ///
+    /// A fallible body gives a `Result` in a `Result`: end the function with it, or write `.await??`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body, then releases in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and [`Lost`](crate::ErrorKind::Lost).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let sum = client.mutex("sum").run(async |lease| {
+    ///     assert!(lease.is_valid());
+    ///     1 + 1
+    /// }).await?;
+    /// assert_eq!(sum, 2);
+    /// # Ok(()) }
+    /// ```
+    // Whether the future is `Send` is up to the body.
+    #[allow(clippy::future_not_send)]
+    pub async fn run<F, Fut>(&self, body: F) -> Result<Fut::Output, Error>
+    where
+        F: FnOnce(Lease) -> Fut,
+        Fut: Future,
+    {
+        let Self { client, key, options } = self.clone();
+        let entered = Box::pin(Entered::enter(client, key, options)).await?;
+        let output = {
+            // The body, with what it captured, is gone before the release.
+            let body = pin!(entered.bound(body(entered.lease())));
+            body.await
+        }?;
+        entered.release().await;
+        Ok(output)
+    }
+
+    /// Takes the lock from a thread that is not in a runtime: a plain thread, or one of `spawn_blocking`.
+    ///
+    /// The work is done on the client's runtime, or on the one of `spawn_blocking`.
+    ///
+    /// # Panics
+    ///
+    /// If called within an async context, where it would block the other tasks.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), and [`NoRuntime`](crate::ErrorKind::NoRuntime) on a plain thread if the
+    /// client was never used in a runtime nor given one.
+    pub fn blocking_lock(&self) -> Result<MutexGuard, Error> {
+        self.client.runtime()?.block_on(self.lock())
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex")
+            .field("key", &self.key)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,272 @@
+//! How a lock is taken and kept.
+//!
+//! [`LockOptions`] are *overrides*: what is not set is inherited, from the call to the mutex, to the
+//! macro's or the layer's arguments, to the client's defaults, to the library's.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+
+/// Overrides for how a lock is taken and kept.
+///
+/// | option | default | bounds | |
+/// |---|---|---|---|
+/// | `ttl` | 10 s | 100 ms – 24 h | after this long without a renewal the store frees the lock by itself |
+/// | `wait` | 5 s | 1 ms – 24 h, none, for ever | how long to wait for another holder |
+/// | `renewal` | on | | renew the lease while it is held; without it the lease ends after `ttl` |
+/// | `max_hold` | none | 1 ms – 24 h | end the lease after this long, however often it could be renewed |
+/// | `min_hold` | none | 1 ms – 24 h | keep the key taken at least this long, even if released earlier |
+///
+/// Bounds are checked when the options are used, with an error that names the option.
+///
+/// ```
+/// use std::time::Duration;
+/// use lock_core::LockOptions;
+///
+/// const IMPORT: LockOptions =
+///     LockOptions::new().with_ttl(Duration::from_secs(30)).without_wait();
+/// assert_eq!(IMPORT.ttl(), Some(Duration::from_secs(30)));
+/// assert_eq!(IMPORT.max_hold(), None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LockOptions {
+    ttl: Option<Duration>,
+    wait: Option<Wait>,
+    renewal: Option<bool>,
+    // `Some(None)` is "without", which overrides an inherited value.
+    max_hold: Option<Option<Duration>>,
+    min_hold: Option<Option<Duration>>,
+}
+
+/// How long to wait for another holder.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Until the lock is free.
+    Forever,
+    /// Not at all: one round trip to the store.
+    None,
+    /// At most this long.
+    UpTo(Duration),
+}
+
+impl LockOptions {
+    /// No overrides: everything is inherited.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { ttl: None, wait: None, renewal: None, max_hold: None, min_hold: None }
+    }
+
+    /// Sets the time to live of the lock in the store.
+    #[must_use]
+    pub const fn with_ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Waits at most this long for another holder.
+    #[must_use]
+    pub const fn with_wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(Wait::UpTo(wait));
+        self
+    }
+
+    /// Does not wait for another holder.
+    #[must_use]
+    pub const fn without_wait(mut self) -> Self {
+        self.wait = Some(Wait::None);
+        self
+    }
+
+    /// Waits until the lock is free.
+    #[must_use]
+    pub const fn wait_forever(mut self) -> Self {
+        self.wait = Some(Wait::Forever);
+        self
+    }
+
+    /// Renews the lease while it is held.
+    #[must_use]
+    pub const fn with_renewal(mut self) -> Self {
+        self.renewal = Some(true);
+        self
+    }
+
+    /// Lets the lease end after `ttl`.
+    #[must_use]
+    pub const fn without_renewal(mut self) -> Self {
+        self.renewal = Some(false);
+        self
+    }
+
+    /// Ends the lease after this long, however often it could be renewed.
+    #[must_use]
+    pub const fn with_max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(Some(max_hold));
+        self
+    }
+
+    /// Puts no bound on how long the lock is held.
+    #[must_use]
+    pub const fn without_max_hold(mut self) -> Self {
+        self.max_hold = Some(None);
+        self
+    }
+
+    /// Keeps the key taken at least this long, even if it is released earlier: for scheduled jobs, so
+    /// that another instance whose clock is late does not run the same job again.
+    #[must_use]
+    pub const fn with_min_hold(mut self, min_hold: Duration) -> Self {
+        self.min_hold = Some(Some(min_hold));
+        self
+    }
+
+    /// Frees the key as soon as it is released.
+    #[must_use]
+    pub const fn without_min_hold(mut self) -> Self {
+        self.min_hold = Some(None);
+        self
+    }
+
+    /// The time to live, if set.
+    #[must_use]
+    pub const fn ttl(&self) -> Option<Duration> {
+        self.ttl
+    }
+
+    /// How long to wait, if set.
+    #[must_use]
+    pub const fn wait(&self) -> Option<Wait> {
+        self.wait
+    }
+
+    /// Whether to renew, if set.
+    #[must_use]
+    pub const fn renewal(&self) -> Option<bool> {
+        self.renewal
+    }
+
+    /// The longest hold, if set; `Some(None)` means "no bound".
+    #[must_use]
+    pub const fn max_hold(&self) -> Option<Option<Duration>> {
+        self.max_hold
+    }
+
+    /// The shortest hold, if set; `Some(None)` means "none".
+    #[must_use]
+    pub const fn min_hold(&self) -> Option<Option<Duration>> {
+        self.min_hold
+    }
+
+    /// These overrides on top of `inherited` ones.
+    #[must_use]
+    pub fn or(self, inherited: Self) -> Self {
+        let Self { ttl, wait, renewal, max_hold, min_hold } = self;
+        Self {
+            ttl: ttl.or(inherited.ttl),
+            wait: wait.or(inherited.wait),
+            renewal: renewal.or(inherited.renewal),
+            max_hold: max_hold.or(inherited.max_hold),
+            min_hold: min_hold.or(inherited.min_hold),
+        }
+    }
+
+    /// The terms that result, with the library's defaults below.
+    pub(crate) fn terms(self) -> Result<Terms, ConfigError> {
+        let Self { ttl, wait, renewal, max_hold, min_hold } = self;
+        let terms = Terms {
+            ttl: ttl.unwrap_or(DEFAULT_TTL),
+            wait: wait.unwrap_or(Wait::UpTo(DEFAULT_WAIT)),
+            renewal: renewal.unwrap_or(true),
+            max_hold: max_hold.flatten(),
+            min_hold: min_hold.flatten(),
+        };
+        check_ttl(terms.ttl)?;
+        if let Wait::UpTo(wait) = terms.wait {
+            if wait.is_zero() {
+                return Err(ConfigError::new("wait", "is zero: write `without_wait()`"));
+            }
+            bounded("wait", wait, "or write `wait_forever()`")?;
+        }
+        if let Some(max_hold) = terms.max_hold {
+            bounded("max_hold", max_hold, "or write `without_max_hold()`")?;
+        }
+        if let Some(min_hold) = terms.min_hold {
+            bounded("min_hold", min_hold, "or write `without_min_hold()`")?;
+            if terms.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
+                return Err(ConfigError::new("min_hold", "is longer than `max_hold`"));
+            }
+        }
+        Ok(terms)
+    }
+}
+
+/// Options with nothing left to inherit, and within bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) renewal: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
+}
+
+/// A crashed holder blocks its key for this long; a pause of the process longer than it loses the lease.
+const DEFAULT_TTL: Duration = Duration::from_secs(10);
+/// Half the default ttl: a waiter gives up before a crashed holder's lease ends, and says so.
+const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+/// Below this the margins and a round trip leave nothing to work in.
+const MIN_TTL: Duration = Duration::from_millis(100);
+/// The finest that stores and timers keep.
+const MIN_SPAN: Duration = Duration::from_millis(1);
+/// Longer spans are mistakes, and overflow somewhere.
+const MAX_SPAN: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Checks a time to live.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), ConfigError> {
+    if ttl < MIN_TTL || ttl > MAX_SPAN {
+        return Err(ConfigError::new("ttl", format!("is {ttl:?}: choose 100ms to 24h")));
+    }
+    Ok(())
+}
+
+fn bounded(field: &'static str, span: Duration, or: &str) -> Result<(), ConfigError> {
+    if span < MIN_SPAN || span > MAX_SPAN {
+        return Err(ConfigError::new(field, format!("is {span:?}: choose 1ms to 24h, {or}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: LockOptions) -> &'static str {
+        options.terms().unwrap_err().field()
+    }
+
+    #[test]
+    fn bad_spans_are_refused_by_name() {
+        let new = LockOptions::new;
+        for bad in [Duration::ZERO, Duration::from_micros(500), Duration::MAX] {
+            assert_eq!(refused(new().with_ttl(bad)), "ttl");
+            assert_eq!(refused(new().with_wait(bad)), "wait");
+            assert_eq!(refused(new().with_max_hold(bad)), "max_hold");
+            assert_eq!(refused(new().with_min_hold(bad)), "min_hold");
+        }
+        let (one, two) = (Duration::from_secs(1), Duration::from_secs(2));
+        assert_eq!(refused(new().with_max_hold(one).with_min_hold(two)), "min_hold");
+        new().with_max_hold(two).with_min_hold(one).terms().unwrap();
+    }
+
+    #[test]
+    fn what_is_not_set_is_inherited_and_without_overrides() {
+        let client = LockOptions::new().with_ttl(Duration::from_secs(30)).with_max_hold(MAX_SPAN);
+        let call = LockOptions::new().without_wait().without_max_hold();
+        let terms = call.or(client).terms().unwrap();
+        assert_eq!(terms.ttl, Duration::from_secs(30));
+        assert_eq!(terms.wait, Wait::None);
+        assert_eq!(terms.max_hold, None);
+        assert!(terms.renewal);
+    }
+}

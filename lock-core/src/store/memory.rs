@@ -1,0 +1,325 @@
+//! Leases in the memory of this process.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::{
+    BoxFuture, Capabilities, Claim, Freed, Grant, Name, Progress, Refusal, Release, ReleaseOutcome,
+    Renewal, Renewed, Store, Waiting,
+};
+use crate::error::Error;
+use crate::time::{Instant, sleep_until, sleep_until_some};
+use crate::token::Token;
+
+/// A store within this process: the reference for all others, and the one for tests.
+///
+/// Locks really expire, waiters really wait, first come first served. A clone shares the locks, so that
+/// several clients on clones stand for several processes on one server.
+///
+/// Under a paused tokio clock (with the feature `test-util`) its leases follow that clock.
+///
+/// ```
+/// use lock_core::{LockClient, store::MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
+/// let one = LockClient::builder(store.clone()).build()?;
+/// let two = LockClient::builder(store).build()?;
+/// let guard = one.mutex("k").lock().await?;
+/// assert!(two.mutex("k").try_lock().await?.is_none());
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct MemoryStore {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    locks: HashMap<Name, Lock>,
+    fence: u64,
+}
+
+#[derive(Default)]
+struct Lock {
+    holder: Option<Holder>,
+    queue: VecDeque<Waiter>,
+}
+
+struct Holder {
+    token: Token,
+    expires: Instant,
+    /// Released under `min_hold`: the token no longer counts, the name stays taken.
+    spent: bool,
+    fence: u64,
+}
+
+struct Waiter {
+    token: Token,
+    ttl: Duration,
+    turn: Arc<Notify>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets every lock, as a server does that is restarted without its data.
+    #[cfg(feature = "test-util")]
+    pub fn flush(&self) {
+        let mut state = self.lock();
+        for lock in state.locks.values_mut() {
+            lock.holder = None;
+            lock.wake_first();
+        }
+    }
+
+    /// How many names are held or waited for.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.locks.retain(|_, lock| {
+            lock.expire(now);
+            !lock.is_idle()
+        });
+        state.locks.len()
+    }
+
+    /// Whether no name is held or waited for.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing below panics while it holds this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grants the lock to `claim` if it is free and nobody else is first in line; else says for how long it is taken.
+    fn ask(&self, claim: &Claim) -> Result<Grant, Duration> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let State { locks, fence } = &mut *state;
+        let lock = locks.entry(claim.name.clone()).or_default();
+        lock.expire(now);
+        if lock.holder.is_none() {
+            let first = lock.queue.front().is_none_or(|first| first.token == claim.token);
+            if first {
+                lock.leave(claim.token);
+                lock.grant(claim.token, claim.ttl, now, fence);
+            } else {
+                lock.wake_first();
+                return Err(Duration::ZERO);
+            }
+        }
+        match &mut lock.holder {
+            Some(holder) if holder.token == claim.token && !holder.spent => {
+                holder.expires = holder.expires.max(now.saturating_add(claim.ttl));
+                Ok(Grant::new(holder.fence, now, claim.ttl))
+            }
+            Some(holder) => Err(holder.expires.saturating_since(now)),
+            None => Err(Duration::ZERO),
+        }
+    }
+
+    /// Takes a place in line; the first in line is woken when the lock becomes free.
+    fn queue(&self, claim: &Claim) -> Arc<Notify> {
+        let mut state = self.lock();
+        let lock = state.locks.entry(claim.name.clone()).or_default();
+        if let Some(waiter) = lock.queue.iter().find(|waiter| waiter.token == claim.token) {
+            return Arc::clone(&waiter.turn);
+        }
+        let turn = Arc::new(Notify::new());
+        lock.queue.push_back(Waiter {
+            token: claim.token,
+            ttl: claim.ttl,
+            turn: Arc::clone(&turn),
+        });
+        turn
+    }
+
+    async fn wait(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
+        let turn = self.queue(claim);
+        let _place = Place { store: self, claim };
+        loop {
+            let left = match self.ask(claim) {
+                Ok(grant) => return Ok(grant),
+                Err(left) => left,
+            };
+            if waiting.is_over() {
+                return Err(Refusal::settled(Error::busy(left)));
+            }
+            waiting.report(Progress::Busy(left));
+            let expiry = Instant::now().saturating_add(left.max(SHORTEST_NAP));
+            tokio::select! {
+                () = turn.notified() => {}
+                () = sleep_until(expiry) => {}
+                () = sleep_until_some(waiting.until()) => {}
+            }
+        }
+    }
+}
+
+/// A waiter that is not first finds a free lock for the moment that the first one takes to wake up.
+const SHORTEST_NAP: Duration = Duration::from_millis(1);
+
+/// A place in line, left when the waiting future ends or is dropped.
+struct Place<'a> {
+    store: &'a MemoryStore,
+    claim: &'a Claim,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut state = self.store.lock();
+        if let Some(lock) = state.locks.get_mut(&self.claim.name) {
+            lock.leave(self.claim.token);
+            lock.expire(Instant::now());
+            if lock.holder.is_none() {
+                lock.wake_first();
+            }
+            if lock.is_idle() {
+                state.locks.remove(&self.claim.name);
+            }
+        }
+    }
+}
+
+impl Lock {
+    fn expire(&mut self, now: Instant) {
+        if self.holder.as_ref().is_some_and(|holder| holder.expires <= now) {
+            self.holder = None;
+        }
+    }
+
+    fn grant(&mut self, token: Token, ttl: Duration, now: Instant, fence: &mut u64) {
+        *fence += 1;
+        let expires = now.saturating_add(ttl);
+        self.holder = Some(Holder { token, expires, spent: false, fence: *fence });
+    }
+
+    fn leave(&mut self, token: Token) {
+        self.queue.retain(|waiter| waiter.token != token);
+    }
+
+    fn wake_first(&self) {
+        if let Some(first) = self.queue.front() {
+            first.turn.notify_one();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.holder.is_none() && self.queue.is_empty()
+    }
+}
+
+impl Store for MemoryStore {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        Box::pin(async move { self.ask(claim).map_err(|left| Refusal::settled(Error::busy(left))) })
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        waiting: &'a Waiting<'a>,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        Box::pin(async move {
+            match self.ask(claim) {
+                Ok(grant) => Ok(grant),
+                Err(_) => self.wait(claim, waiting).await,
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+        Box::pin(
+            async move { renewals.iter().map(|renewal| Ok(self.renew_one(renewal))).collect() },
+        )
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+        Box::pin(async move { Ok(Freed::settled(self.release_one(release))) })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none().with_fair().with_fencing()
+    }
+}
+
+impl MemoryStore {
+    fn renew_one(&self, renewal: &Renewal) -> Renewed {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let Some(lock) = state.locks.get_mut(&renewal.name) else { return Renewed::Nobody };
+        lock.expire(now);
+        match &mut lock.holder {
+            Some(holder) if holder.token == renewal.token && !holder.spent => {
+                holder.expires = holder.expires.max(now.saturating_add(renewal.ttl));
+                Renewed::Kept { since: now }
+            }
+            Some(_) => Renewed::Other,
+            None => Renewed::Nobody,
+        }
+    }
+
+    fn release_one(&self, release: &Release) -> ReleaseOutcome {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let State { locks, fence } = &mut *state;
+        let Some(lock) = locks.get_mut(&release.name) else { return ReleaseOutcome::Nobody };
+        lock.expire(now);
+        let outcome = match &mut lock.holder {
+            Some(holder) if holder.token == release.token => {
+                if !holder.spent {
+                    match release.hold_until {
+                        Some(until) if until > now => {
+                            (holder.spent, holder.expires) = (true, until);
+                        }
+                        _ => lock.hand_on(now, fence),
+                    }
+                }
+                ReleaseOutcome::Ours
+            }
+            Some(_) => ReleaseOutcome::Other,
+            None => ReleaseOutcome::Nobody,
+        };
+        if lock.is_idle() {
+            locks.remove(&release.name);
+        }
+        outcome
+    }
+}
+
+impl Lock {
+    /// Gives the lock straight to the first in line, so that nobody can come in between.
+    fn hand_on(&mut self, now: Instant, fence: &mut u64) {
+        self.holder = None;
+        if let Some(first) = self.queue.pop_front() {
+            self.grant(first.token, first.ttl, now, fence);
+            first.turn.notify_one();
+        }
+    }
+}
+
+impl fmt::Display for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("memory")
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}

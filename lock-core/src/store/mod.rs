@@ -1,0 +1,69 @@
+//! Where leases live: the contract between this crate and those who implement a store.
+//!
+//! Users build a [`LockClient`](crate::LockClient) on a store and never call one.
+//!
+//! The rules that every store keeps:
+//!
+//! - **Grants are exclusive.** Between a grant and the moment its ttl ends by the store's clock, nobody else
+//!   is granted the name, unless the token's holder released it.
+//! - **Compare the token.** Renewal and release act only if the stored token is the given one,
+//!   in one atomic step. A renewal never creates a lock.
+//! - **Only lengthen.** A renewal, or a claim that finds its own token, never shortens the expiry.
+//! - **Repeats are harmless.** A claim, renewal or release that is delivered twice does no more than
+//!   one. A claim that finds its own token is granted again.
+//! - **Say what you know.** "Busy" only for a definite no; [`Error::unknown`] when the store may have acted;
+//!   [`Error::unavailable`] when it certainly did not.
+//! - **Every future may be dropped.** The client then sends a release of the token;
+//!   [`Freed::again_at`] asks for another one while a claim may still be under way.
+
+mod capability;
+mod memory;
+mod op;
+#[cfg(feature = "redis")]
+mod redis;
+
+use std::fmt::{Debug, Display};
+use std::future::Future;
+use std::pin::Pin;
+
+pub use self::capability::Capabilities;
+pub use self::memory::MemoryStore;
+pub use self::op::{
+    Claim, Freed, Grant, Mode, Name, Progress, Refusal, Release, ReleaseOutcome, Renewal, Renewed,
+    Waiting,
+};
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisStore, RedisStoreBuilder};
+use crate::Error;
+
+/// What the methods of [`Store`] return: one box per network call is the price of `Arc<dyn Store>`.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A place where leases live. See the [module](self) for the rules.
+///
+/// `Display` names the store in messages and must not show a password.
+pub trait Store: Debug + Display + Send + Sync + 'static {
+    /// Asks once for the lock, without queueing: one round trip.
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>>;
+
+    /// Asks for the lock and waits for it, in the store's own way, until `waiting.until()`.
+    ///
+    /// A free lock is granted in one round trip. Reports what it meets on the way to `waiting`, because
+    /// other tasks of this process wait behind the claim and must be told the truth when they give up.
+    /// Failures that may pass are retried, with the same token, while there is time.
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        waiting: &'a Waiting<'a>,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>>;
+
+    /// Renews leases, each on its own: the answers stand in the order of the renewals, and one that fails or
+    /// is slow neither fails nor delays another.
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>>;
+
+    /// Releases a token, whether or not it holds the lock. One attempt; the client repeats it.
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>>;
+
+    /// What this store offers.
+    fn capabilities(&self) -> Capabilities;
+}

@@ -1,0 +1,290 @@
+//! What a store is asked, and what it answers.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::key::{Key, MAX_NAME_LEN};
+use crate::time::Instant;
+use crate::token::Token;
+
+/// The full name of a lock: `<namespace>:<key>`.
+#[derive(Clone)]
+pub struct Name {
+    full: Arc<str>,
+    namespace_len: usize,
+}
+
+impl Name {
+    pub(crate) fn new(namespace: &str, key: &Key) -> Result<Self, Error> {
+        let key = key.as_str();
+        if namespace.len() + 1 + key.len() > MAX_NAME_LEN {
+            return Err(Error::invalid_key(
+                "a lock key and its namespace have at most 512 bytes: put long values into holes of \
+                 a template, which shortens them",
+            ));
+        }
+        Ok(Self { full: format!("{namespace}:{key}").into(), namespace_len: namespace.len() })
+    }
+
+    /// The whole name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.full
+    }
+
+    /// The part before the first colon: under it a store may keep records of its own.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.full[..self.namespace_len]
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.full
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.full == other.full
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.full.hash(state);
+    }
+}
+
+/// Shows the namespace only: keys often name people.
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({}:..)", self.namespace())
+    }
+}
+
+/// In which way a lock is held.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By one holder.
+    #[default]
+    Exclusive,
+}
+
+/// A wish for a lease.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Claim {
+    /// Which lock.
+    pub name: Name,
+    /// The value to store. Every attempt of one acquisition uses the same.
+    pub token: Token,
+    /// How long the store keeps the lock without a renewal.
+    pub ttl: Duration,
+    /// In which way.
+    pub mode: Mode,
+}
+
+impl Claim {
+    /// A claim to hold `name` alone.
+    #[must_use]
+    pub fn exclusive(name: Name, token: Token, ttl: Duration) -> Self {
+        Self { name, token, ttl, mode: Mode::Exclusive }
+    }
+}
+
+/// A lease that was granted.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The number minted with the grant, larger than that of every grant that completed before it began.
+    pub fence: u64,
+    /// The clock, read *before* the command that was answered was handed over. The lease counts from here.
+    pub since: Instant,
+    /// How long the store keeps the lock, counted from a moment not earlier than `since`.
+    pub ttl: Duration,
+}
+
+impl Grant {
+    /// A grant of `ttl` that counts from `since`.
+    #[must_use]
+    pub fn new(fence: u64, since: Instant, ttl: Duration) -> Self {
+        Self { fence, since, ttl }
+    }
+}
+
+/// A claim that was not granted.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// Why.
+    pub error: Error,
+    /// Whether it is certain that no claim of this token has taken or will take effect. If not, the client
+    /// releases the token in the background.
+    pub settled: bool,
+}
+
+impl Refusal {
+    /// A refusal after which the token certainly holds nothing.
+    #[must_use]
+    pub fn settled(error: Error) -> Self {
+        Self { error, settled: true }
+    }
+
+    /// A refusal after which the token may hold the lock, now or soon.
+    #[must_use]
+    pub fn unsettled(error: Error) -> Self {
+        Self { error, settled: false }
+    }
+}
+
+/// What a waiting claim meets on its way.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Progress {
+    /// Another owner holds the lock for up to this long.
+    Busy(Duration),
+    /// The store could not be asked, or did not answer; it is being asked again.
+    Failed(Error),
+}
+
+/// How long a claim may wait, and who listens meanwhile.
+#[derive(Clone, Copy)]
+pub struct Waiting<'a> {
+    until: Option<Instant>,
+    listener: &'a (dyn Fn(Progress) + Send + Sync),
+}
+
+impl<'a> Waiting<'a> {
+    /// Waits until `until`, for ever if `None`, and reports to `listener`.
+    #[must_use]
+    pub fn new(until: Option<Instant>, listener: &'a (dyn Fn(Progress) + Send + Sync)) -> Self {
+        Self { until, listener }
+    }
+
+    /// When to give up; `None`: never.
+    #[must_use]
+    pub fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// Whether the time is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
+    }
+
+    /// Tells those who wait behind the claim what it met.
+    pub fn report(&self, progress: Progress) {
+        (self.listener)(progress);
+    }
+}
+
+impl fmt::Debug for Waiting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// A wish to keep a lease longer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Renewal {
+    /// Which lock.
+    pub name: Name,
+    /// Whose.
+    pub token: Token,
+    /// How long the store shall keep it from now, at least.
+    pub ttl: Duration,
+    /// When the answer is of no use any more.
+    pub until: Instant,
+}
+
+impl Renewal {
+    /// A renewal of `token`'s lease for `ttl`, given up at `until`.
+    #[must_use]
+    pub fn new(name: Name, token: Token, ttl: Duration, until: Instant) -> Self {
+        Self { name, token, ttl, until }
+    }
+}
+
+/// The definite answers to a renewal.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Renewed {
+    /// Kept for at least the ttl, counted from a moment not earlier than this clock reading, which was
+    /// taken before the command was handed over.
+    Kept {
+        /// The reading.
+        since: Instant,
+    },
+    /// Nobody holds the lock.
+    Nobody,
+    /// Another token holds it.
+    Other,
+}
+
+/// The end of a token: whatever it holds becomes free.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Release {
+    /// Which lock.
+    pub name: Name,
+    /// Whose.
+    pub token: Token,
+    /// Under `min_hold`: keep the name taken until then, under a value that is no longer the token, so
+    /// that late renewals, claims and releases do not match it.
+    pub hold_until: Option<Instant>,
+}
+
+impl Release {
+    /// A release that frees the name at once, or at `hold_until`.
+    #[must_use]
+    pub fn new(name: Name, token: Token, hold_until: Option<Instant>) -> Self {
+        Self { name, token, hold_until }
+    }
+}
+
+/// A definite answer to a release.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Freed {
+    /// What the store found.
+    pub outcome: ReleaseOutcome,
+    /// A claim of this token may still be under way until then: release again at that time.
+    pub again_at: Option<Instant>,
+}
+
+impl Freed {
+    /// An answer after which no claim of the token can take effect.
+    #[must_use]
+    pub fn settled(outcome: ReleaseOutcome) -> Self {
+        Self { outcome, again_at: None }
+    }
+
+    /// An answer after which a claim may still arrive until `at`.
+    #[must_use]
+    pub fn again_at(outcome: ReleaseOutcome, at: Instant) -> Self {
+        Self { outcome, again_at: Some(at) }
+    }
+}
+
+/// What a release found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum ReleaseOutcome {
+    /// Nobody held the lock.
+    Nobody,
+    /// Another token held it, and still does.
+    Other,
+    /// The token held it, and no longer does.
+    Ours,
+}

@@ -1,0 +1,111 @@
+//! Connecting to Redis.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::{Client, ConnectionAddr};
+
+use super::RedisStore;
+use super::connection::Connection;
+use crate::error::{ConfigError, Error};
+
+/// Builds a [`RedisStore`].
+#[must_use = "a builder does nothing until `connect`"]
+pub struct RedisStoreBuilder {
+    url: String,
+    request_timeout: Duration,
+    connect_timeout: Duration,
+}
+
+/// Ten times what a healthy server in the same region takes; a third of it would already fail in bursts.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// A handshake takes a few round trips, with TLS some more.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Below this a garbage collection of a neighbour is an outage.
+const MIN_TIMEOUT: Duration = Duration::from_millis(10);
+/// Locks whose store needs longer are of no use.
+const MAX_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: String) -> Self {
+        Self { url, request_timeout: REQUEST_TIMEOUT, connect_timeout: CONNECT_TIMEOUT }
+    }
+
+    /// How long to wait for the answer to a command; then its outcome is unknown. Default: 500 ms.
+    pub fn with_request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How long a connection may take, with TLS and authentication. Default: 1 s.
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Connects, and checks that the server can keep locks.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL or timeout,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached, refuses the
+    /// password or a command, or is a replica.
+    pub async fn connect(self) -> Result<RedisStore, Error> {
+        let store = self.connect_lazy()?;
+        store.check().await?;
+        Ok(store)
+    }
+
+    /// Makes the store without connecting: the first lock does. For services that must start while Redis is down.
+    ///
+    /// # Errors
+    ///
+    /// For a bad URL or timeout.
+    pub fn connect_lazy(self) -> Result<RedisStore, ConfigError> {
+        let Self { url, request_timeout, connect_timeout } = self;
+        for (field, timeout) in
+            [("request_timeout", request_timeout), ("connect_timeout", connect_timeout)]
+        {
+            if timeout < MIN_TIMEOUT || timeout > MAX_TIMEOUT {
+                return Err(ConfigError::new(field, format!("is {timeout:?}: choose 10ms to 30s")));
+            }
+        }
+        let client = Client::open(url).map_err(|error| {
+            let what = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+            ConfigError::new(
+                "url",
+                format!(
+                    "is not a redis URL ({what}): write \
+                     `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS"
+                ),
+            )
+        })?;
+        #[cfg(not(feature = "redis-tls"))]
+        if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. }) {
+            return Err(ConfigError::new(
+                "url",
+                "asks for TLS: enable the feature `redis-tls` of `lock-core`",
+            ));
+        }
+        let label = describe(client.get_connection_info().addr());
+        let connection = Connection::new(client, label, request_timeout, connect_timeout);
+        Ok(RedisStore::new(connection))
+    }
+}
+
+fn describe(addr: &ConnectionAddr) -> String {
+    match addr {
+        ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}"),
+        other => format!("redis://{other}"),
+    }
+}
+
+/// The URL may hold a password.
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("request_timeout", &self.request_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
+    }
+}

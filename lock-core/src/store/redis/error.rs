@@ -1,0 +1,92 @@
+//! What Redis says, in this crate's words.
+
+use redis::RedisError;
+
+use crate::error::Error;
+
+/// How a command ended without a usable reply.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// No connection, so nothing was sent.
+    NotSent(Error),
+    /// The connection broke before the answer came: it may have been executed.
+    Broken(Error),
+    /// No answer in time: it may have been executed, or be yet.
+    Silent(Error),
+    /// The server answered with an error.
+    Refused(RedisError),
+    /// The server answered something that no script of ours does.
+    Garbled,
+}
+
+impl Fault {
+    /// Whether the server has dealt with the command.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Garbled)
+    }
+
+    /// Whether trying again cannot help until somebody changes the configuration.
+    pub(super) fn is_permanent(&self) -> bool {
+        match self {
+            Self::Refused(error) => {
+                matches!(error.code(), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
+            }
+            Self::NotSent(_) | Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+        }
+    }
+
+    /// Whether the command certainly changed nothing.
+    pub(super) fn is_without_effect(&self) -> bool {
+        match self {
+            Self::NotSent(_) => true,
+            Self::Refused(error) => matches!(
+                error.code(),
+                Some(
+                    "BUSY"
+                        | "CLUSTERDOWN"
+                        | "LOADING"
+                        | "LOCK"
+                        | "MASTERDOWN"
+                        | "MISCONF"
+                        | "NOAUTH"
+                        | "NOREPLICAS"
+                        | "NOSCRIPT"
+                        | "READONLY"
+                        | "WRONGPASS"
+                        | "WRONGTYPE"
+                )
+            ),
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+        }
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        let error = match fault {
+            Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => return error,
+            Fault::Garbled => {
+                return Self::plain(
+                    crate::ErrorKind::Unknown,
+                    "redis gave an answer that no lock script gives: is there a proxy in between?",
+                );
+            }
+            Fault::Refused(error) => error,
+        };
+        let what = match error.code() {
+            Some("WRONGTYPE") => return Self::wrong_kind(error),
+            Some("LOCK") => "the grant could not be numbered: look at the fence counter",
+            Some("NOPERM") => {
+                "the redis user lacks a permission that locks need: see the ACL line in the \
+                 documentation of `RedisStore`"
+            }
+            Some("NOAUTH" | "WRONGPASS") => "redis refused the user name or password",
+            Some("READONLY") => "this redis server is a replica: connect to the primary",
+            Some("OOM") => "redis is out of memory",
+            Some("LOADING") => "redis is loading its data",
+            Some("BUSY") => "redis is busy with somebody's script",
+            _ => "redis refused the command",
+        };
+        Self::unavailable(what, error)
+    }
+}

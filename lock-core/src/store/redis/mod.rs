@@ -1,0 +1,412 @@
+//! Leases on one Redis or Valkey server.
+
+mod builder;
+mod connection;
+mod error;
+mod keys;
+mod scripts;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+
+pub use self::builder::RedisStoreBuilder;
+use self::connection::{Connection, Live};
+use self::error::Fault;
+use self::scripts::{ACQUIRE, RELEASE, RENEW};
+use super::{
+    BoxFuture, Capabilities, Claim, Freed, Grant, Progress, Refusal, Release, ReleaseOutcome,
+    Renewal, Renewed, Store, Waiting,
+};
+use crate::error::{Error, ErrorKind};
+use crate::time::{Instant, sleep_until};
+use crate::token::Token;
+
+/// Leases on one Redis (6.2 or later) or Valkey server.
+///
+/// A lock is the plain key `<namespace>:<key>`, its value the token, its expiry the ttl: what `SET key token NX
+/// PX ttl` makes. So mixed fleets exclude each other (redis-py's `Lock`, node-redlock, redsync), and
+/// `redis-cli get` shows who holds what. One more key per namespace, `<namespace>:{0}:fence`,
+/// numbers the grants.
+///
+/// # Permissions
+///
+/// A user needs no more than this (for the namespace `lock`):
+///
+/// ```text
+/// ACL SETUSER locker on >password ~lock:* resetchannels +eval +evalsha +get +set +del +pttl +pexpire +time +info +ping +hello +client|setinfo
+/// ```
+///
+/// # What it relies on
+///
+/// One primary that does not forget unexpired keys. A failover to a replica may lose the latest
+/// grants, and an eviction policy other than `noeviction` or `volatile-*` with room to spare may drop locks;
+/// the start-up check warns of the latter. Fencing tokens keep growing through both.
+pub struct RedisStore {
+    connection: Connection,
+    /// Claims that nobody answered: until when they may still take effect.
+    flights: Mutex<HashMap<Token, Flight>>,
+}
+
+/// A claim that was not answered.
+#[derive(Clone, Copy)]
+struct Flight {
+    /// The server's time after which the claim does nothing.
+    void_after: u64,
+    /// The connection it was sent on. What is sent on the same one later arrives later.
+    generation: u64,
+}
+
+/// A pause between two claims of a waiter is at least half of this, and on average all of it: at most 20 a second.
+const POLL: Duration = Duration::from_millis(70);
+/// The first pauses are shorter, since most locks are held briefly.
+const FIRST_POLLS: [Duration; 3] =
+    [Duration::from_millis(8), Duration::from_millis(20), Duration::from_millis(40)];
+/// The pause after a failure.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+/// A key that has just expired for the server may not have for a replica or a slow clock.
+const AFTER_EXPIRY: Duration = Duration::from_millis(1);
+
+/// What the acquire script answered.
+enum Claimed {
+    Granted(Grant),
+    Busy(Duration),
+    Void,
+}
+
+impl RedisStore {
+    /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS (with
+    /// the feature `redis-tls`), and checks that it can keep locks.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStoreBuilder::connect`].
+    pub async fn connect(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Starts to build a store for the server at `url`.
+    pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(url.into())
+    }
+
+    fn new(connection: Connection) -> Self {
+        Self { connection, flights: Mutex::default() }
+    }
+
+    /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
+    async fn check(&self) -> Result<(), Error> {
+        let live = self.connection.live(None).await?;
+        let until = self.connection.patience(None);
+        let info = match self.connection.send(&live, &redis::cmd("INFO"), until).await {
+            Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
+            Err(Fault::Refused(error)) if error.code() == Some("NOPERM") => {
+                tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
+                String::new()
+            }
+            Err(fault) => return Err(fault.into()),
+        };
+        let field = |name: &str| {
+            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        if field("role").is_some_and(|role| role != "master") {
+            return Err(Error::plain(
+                ErrorKind::Unavailable,
+                format!("{} is a replica: connect to the primary", self.connection.label()),
+            ));
+        }
+        if field("maxmemory").is_some_and(|most| most != "0")
+            && let Some(policy) = field("maxmemory_policy")
+            && policy != "noeviction"
+        {
+            tracing::warn!(
+                target: "lock_core", policy,
+                "this server may evict locks when its memory is full: use `noeviction`"
+            );
+        }
+        // The scripts run, which needs all permissions at once; the name cannot be a lock's.
+        let (token, mut text) = (Token::fresh()?, [0; Token::TEXT_LEN]);
+        let (key, token) = ("lock:{0}:check", token.encode(&mut text));
+        let until = self.connection.patience(None);
+        match self.connection.run(&live, &RENEW, &[key], &[token, "1"], until).await {
+            // A user who is confined to another namespace is refused this name, and that only.
+            Ok(_) => Ok(()),
+            Err(Fault::Refused(error)) if error.code() == Some("NOPERM") => {
+                let text = error.to_string();
+                if text.contains("key") { Ok(()) } else { Err(Fault::Refused(error).into()) }
+            }
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    /// Sends one claim, and one more if the connection breaks: claims may be repeated.
+    async fn claim(&self, claim: &Claim, until: Option<Instant>) -> Result<Claimed, Fault> {
+        match self.claim_once(claim, until).await {
+            Err(Fault::Broken(_)) => self.claim_once(claim, until).await,
+            answer => answer,
+        }
+    }
+
+    async fn claim_once(&self, claim: &Claim, until: Option<Instant>) -> Result<Claimed, Fault> {
+        let live = self.connection.live(until).await?;
+        let sent = Instant::now();
+        let patience = self.connection.patience(until);
+        let void_after = self.connection.server_us(patience);
+        let flight = Flight { void_after, generation: live.generation };
+        let mut flight = InFlight { store: self, token: claim.token, flight, open: true };
+        let mut text = [0; Token::TEXT_LEN];
+        let (ttl, void_after) = (millis_up(claim.ttl).to_string(), void_after.to_string());
+        let args = [claim.token.encode(&mut text), &ttl, &void_after];
+        let keys = [claim.name.as_str(), &keys::fence(&claim.name)];
+        let answer = self.connection.run(&live, &ACQUIRE, &keys, &args, patience).await;
+        flight.open = matches!(&answer, Err(fault) if !fault.is_answer());
+        drop(flight);
+        let answer = answer?;
+        let (status, us) = head(&answer)?;
+        self.connection.saw_clock(us, sent);
+        match (status, third(&answer)) {
+            (1, Some(fence)) if fence > 0 => {
+                Ok(Claimed::Granted(Grant::new(fence.unsigned_abs(), sent, claim.ttl)))
+            }
+            // A key without an expiry (-1): nobody knows when it goes.
+            (0, Some(left)) => {
+                Ok(Claimed::Busy(u64::try_from(left).map_or(Duration::MAX, Duration::from_millis)))
+            }
+            (3, None) => Ok(Claimed::Void),
+            _ => Err(Fault::Garbled),
+        }
+    }
+
+    /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
+    async fn claim_now(&self, claim: &Claim) -> Result<Grant, Refusal> {
+        for _ in 0..2 {
+            match self.claim(claim, None).await {
+                Ok(Claimed::Granted(grant)) => return Ok(grant),
+                Ok(Claimed::Busy(left)) => return Err(self.refusal(claim, Error::busy(left))),
+                Ok(Claimed::Void) => {}
+                Err(fault) => return Err(self.fault(claim, fault)),
+            }
+        }
+        Err(self.refusal(claim, void_twice()))
+    }
+
+    async fn claim_until(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
+        let (mut polls, mut voids) = (0, 0);
+        loop {
+            let pause = match self.claim(claim, waiting.until()).await {
+                Ok(Claimed::Granted(grant)) => return Ok(grant),
+                Ok(Claimed::Void) if voids == 0 => {
+                    voids += 1;
+                    continue;
+                }
+                Ok(Claimed::Void) => return Err(self.refusal(claim, void_twice())),
+                Ok(Claimed::Busy(left)) => {
+                    if waiting.is_over() {
+                        return Err(self.refusal(claim, Error::busy(left)));
+                    }
+                    waiting.report(Progress::Busy(left));
+                    let poll = FIRST_POLLS.get(polls).copied().unwrap_or(POLL);
+                    (polls, voids) = (polls + 1, 0);
+                    jittered(poll).min(left.saturating_add(AFTER_EXPIRY))
+                }
+                Err(fault) => {
+                    let permanent = fault.is_permanent();
+                    let refusal = self.fault(claim, fault);
+                    if permanent || waiting.is_over() {
+                        return Err(refusal);
+                    }
+                    waiting.report(Progress::Failed(refusal.error));
+                    jittered(FAILURE_PAUSE)
+                }
+            };
+            // One last claim when the time is over tells "busy" from "no answer" at its very end.
+            let next = Instant::now().saturating_add(pause);
+            sleep_until(waiting.until().map_or(next, |until| next.min(until))).await;
+        }
+    }
+
+    fn refusal(&self, claim: &Claim, error: Error) -> Refusal {
+        if self.flights().contains_key(&claim.token) {
+            Refusal::unsettled(error)
+        } else {
+            Refusal::settled(error)
+        }
+    }
+
+    fn fault(&self, claim: &Claim, fault: Fault) -> Refusal {
+        let without_effect = fault.is_without_effect();
+        let error = Error::from(fault);
+        if without_effect { self.refusal(claim, error) } else { Refusal::unsettled(error) }
+    }
+
+    async fn renew_one(&self, renewal: &Renewal) -> Result<Renewed, Error> {
+        match self.renew_once(renewal).await {
+            Err(Fault::Broken(_)) => self.renew_once(renewal).await,
+            answer => answer,
+        }
+        .map_err(Error::from)
+    }
+
+    async fn renew_once(&self, renewal: &Renewal) -> Result<Renewed, Fault> {
+        let live = self.connection.live(Some(renewal.until)).await?;
+        let since = Instant::now();
+        let until = self.connection.patience(Some(renewal.until));
+        let mut text = [0; Token::TEXT_LEN];
+        let args = [renewal.token.encode(&mut text), &millis_up(renewal.ttl).to_string()];
+        let answer =
+            self.connection.run(&live, &RENEW, &[renewal.name.as_str()], &args, until).await?;
+        match head(&answer)? {
+            (1, _) => Ok(Renewed::Kept { since }),
+            (0, _) => Ok(Renewed::Nobody),
+            (2, _) => Ok(Renewed::Other),
+            _ => Err(Fault::Garbled),
+        }
+    }
+
+    async fn release_once(&self, release: &Release) -> Result<Freed, Fault> {
+        let live = self.connection.live(None).await?;
+        let sent = Instant::now();
+        let hold = release.hold_until.map_or(Duration::ZERO, Instant::remaining);
+        let until = self.connection.patience(None);
+        let mut text = [0; Token::TEXT_LEN];
+        let args = [release.token.encode(&mut text), &millis_up(hold).to_string()];
+        let answer =
+            self.connection.run(&live, &RELEASE, &[release.name.as_str()], &args, until).await?;
+        let (status, us) = head(&answer)?;
+        self.connection.saw_clock(us, sent);
+        let outcome = match status {
+            1 => ReleaseOutcome::Ours,
+            0 => ReleaseOutcome::Nobody,
+            2 => ReleaseOutcome::Other,
+            _ => return Err(Fault::Garbled),
+        };
+        Ok(self.land(release.token, &live, us).map_or_else(
+            || Freed::settled(outcome),
+            |left| Freed::again_at(outcome, Instant::now().saturating_add(left)),
+        ))
+    }
+
+    /// After a release that was answered: how long a claim of the token may still be under way.
+    fn land(&self, token: Token, live: &Live, us: u64) -> Option<Duration> {
+        let mut flights = self.flights();
+        let flight = flights.get(&token)?;
+        let left = flight.void_after.saturating_sub(us);
+        // On one connection the release came behind the claim.
+        if flight.generation == live.generation || left == 0 {
+            flights.remove(&token);
+            return None;
+        }
+        Some(Duration::from_micros(left).saturating_add(AFTER_EXPIRY))
+    }
+
+    fn flights(&self) -> MutexGuard<'_, HashMap<Token, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Records its claim as unanswered unless it is closed, so also when the claim's future is dropped.
+struct InFlight<'a> {
+    store: &'a RedisStore,
+    token: Token,
+    flight: Flight,
+    open: bool,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // The latest claim is void last, and is the last on its connection.
+            self.store.flights().insert(self.token, self.flight);
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        Box::pin(self.claim_now(claim))
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        waiting: &'a Waiting<'a>,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        Box::pin(self.claim_until(claim, waiting))
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+        // The connection writes what is ready together in one go.
+        Box::pin(join_all(renewals.iter().map(|renewal| self.renew_one(renewal))))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+        Box::pin(async move {
+            match self.release_once(release).await {
+                Err(Fault::Broken(_)) => Ok(self.release_once(release).await?),
+                answer => Ok(answer?),
+            }
+        })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::none().with_fencing().with_shared()
+    }
+}
+
+impl fmt::Display for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.connection.label())
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+fn void_twice() -> Error {
+    Error::plain(
+        ErrorKind::Unavailable,
+        "redis executes commands too late, or its clock jumps: two claims in a row were void",
+    )
+}
+
+/// Whole milliseconds, rounded up: the server never keeps a lock shorter than the client believes.
+fn millis_up(span: Duration) -> u128 {
+    span.as_nanos().div_ceil(1_000_000)
+}
+
+/// Half to one and a half times `pause`.
+fn jittered(pause: Duration) -> Duration {
+    let mut byte = [0];
+    // Without randomness all waiters ask at the same time, which is only less polite.
+    let _ = getrandom::fill(&mut byte);
+    pause / 2 + pause * u32::from(byte[0]) / 255
+}
+
+/// The status and the server's time, which begin every answer.
+fn head(value: &Value) -> Result<(i64, u64), Fault> {
+    match value {
+        Value::Array(items) => match items.as_slice() {
+            [Value::Int(status), Value::Int(us), ..] if *us > 0 => Ok((*status, us.unsigned_abs())),
+            _ => Err(Fault::Garbled),
+        },
+        _ => Err(Fault::Garbled),
+    }
+}
+
+/// What follows the head.
+fn third(value: &Value) -> Option<i64> {
+    match value {
+        Value::Array(items) => match items.as_slice() {
+            [_, _, Value::Int(third)] => Some(*third),
+            _ => None,
+        },
+        _ => None,
+    }
+}

@@ -1,0 +1,41 @@
+//! For tests: the conformance suite of stores, a store that fails on command, and a checker of histories.
+//!
+//! Behind the feature `test-util`, and not covered by semantic versioning.
+
+use crate::client::LockClient;
+
+/// What a client has in hand.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Vitals {
+    /// Keys that this process holds or waits for.
+    pub keys: usize,
+    /// Leases whose guards are alive.
+    pub held: usize,
+    /// Releases that the store has not confirmed.
+    pub pending: usize,
+}
+
+impl Vitals {
+    /// Counts what `client` has in hand.
+    #[must_use]
+    pub fn of(client: &LockClient) -> Self {
+        let inner = &client.0;
+        Self {
+            keys: inner.registry.len(),
+            held: inner.held.count(),
+            pending: inner.janitor.backlog(),
+        }
+    }
+
+    /// Nothing at all.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.keys == 0 && self.held == 0 && self.pending == 0
+    }
+}
+
+/// Waits until `client` has settled everything that it gave up.
+pub async fn settled(client: &LockClient) {
+    client.0.janitor.emptied().await;
+}
