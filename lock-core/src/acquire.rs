@@ -22,11 +22,13 @@ use crate::options::{LockOptions, Terms, Wait};
 use crate::registry::{NoSeat, Seat, Situation};
 use crate::scope::{self, Node, Scoped};
 use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
-use crate::time::{Instant, timeout_at};
+use crate::time::{Instant, sleep_until_some, timeout_at};
 use crate::token::Token;
 
 /// A wait that is shorter than this is stretched to it: a round trip needs some time, too.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
+/// How much later than asked a store may give up; then the caller is told without it.
+const GRACE: Duration = Duration::from_millis(50);
 /// How long a claim without a wait stands behind this process's own release of the same key.
 const BEHIND_OWN_RELEASE: Duration = Duration::from_millis(500);
 
@@ -151,13 +153,13 @@ impl Pending<'_> {
             }
         };
         let waiting = Waiting::new(until, &report);
-        let answer = {
-            let drained = self.wish.client.registry.drained();
-            tokio::select! {
-                biased;
-                answer = self.wish.client.store.acquire(&self.claim, &waiting) => answer,
-                () = drained => Err(Refusal::unsettled(Error::of(ErrorKind::Draining))),
-            }
+        let client = &self.wish.client;
+        let last_word = until.map(|until| until.saturating_add(GRACE));
+        let answer = tokio::select! {
+            biased;
+            answer = client.store.acquire(&self.claim, &waiting) => answer,
+            () = client.registry.drained() => Err(Refusal::unsettled(Error::of(ErrorKind::Draining))),
+            () = sleep_until_some(last_word) => Err(Refusal::unsettled(Error::of(ErrorKind::Unknown))),
         };
         self.settle(answer)
     }

@@ -67,3 +67,30 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     /// What this store offers.
     fn capabilities(&self) -> Capabilities;
 }
+
+/// A store that is shared is a store.
+impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        (**self).try_acquire(claim)
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        waiting: &'a Waiting<'a>,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        (**self).acquire(claim, waiting)
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+        (**self).renew(renewals)
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+        (**self).release(release)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+}

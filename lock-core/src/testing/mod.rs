@@ -1,7 +1,11 @@
-//! For tests: the conformance suite of stores, a store that fails on command, and a checker of histories.
+//! For tests: the conformance suite of stores, a store that fails on command, and a look into a client.
 //!
 //! Behind the feature `test-util`, and not covered by semantic versioning.
 
+pub mod conformance;
+mod gate;
+
+pub use self::gate::{Gate, GatedStore, Gates};
 use crate::client::LockClient;
 
 /// What a client has in hand.

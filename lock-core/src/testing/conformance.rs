@@ -1,0 +1,398 @@
+//! The tests that every store passes.
+//!
+//! Write [`conformance_tests!`](crate::conformance_tests) in an integration test; it makes one test of each
+//! function here. Those that ask for an optional behaviour look at the store's capabilities first.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::store::{
+    Capabilities, Claim, Name, Progress, Release, ReleaseOutcome, Renewal, Renewed, Store, Waiting,
+};
+use crate::time::Instant;
+use crate::{Key, LockClient, Token};
+
+/// Makes one test of each function of [`testing::conformance`](crate::testing::conformance).
+///
+/// The argument is an `async fn() -> impl Store` that gives a store of its own to each test, or one that is
+/// shared: names are not reused. Attributes for the tests may stand in front of it.
+///
+/// ```no_run
+/// # use lock_core::store::MemoryStore;
+/// mod memory {
+///     async fn store() -> lock_core::store::MemoryStore {
+///         lock_core::store::MemoryStore::new()
+///     }
+///     lock_core::conformance_tests!(#[tokio::test(start_paused = true)] store);
+/// }
+/// ```
+#[macro_export]
+macro_rules! conformance_tests {
+    ($(#[$attr:meta])+ $store:path) => {
+        $crate::conformance_tests!(@each [$(#[$attr])+] $store:
+            a_dropped_wait_leaves_nothing
+            a_claim_of_the_holder_is_granted_again_and_lengthens
+            a_free_lock_is_granted_and_excludes
+            a_held_name_stays_taken_until_its_hold_ends
+            a_lease_that_ended_is_granted_to_another
+            a_release_frees_and_a_repeat_finds_nobody
+            a_renewal_never_creates_or_steals
+            a_renewal_never_shortens
+            a_wait_ends_in_busy_at_its_time
+            a_waiter_gets_the_released_lock
+            fencing_numbers_grow
+            names_are_independent
+            only_the_holder_releases
+            waiters_are_served_in_order
+            one_holder_at_a_time_and_no_update_is_lost
+        );
+    };
+    (@each $attrs:tt $store:path: $($name:ident)+) => {
+        $( $crate::conformance_tests!(@one $attrs $store, $name); )+
+    };
+    (@one [$(#[$attr:meta])+] $store:path, $name:ident) => {
+        $(#[$attr])+
+        async fn $name() {
+            let store: ::std::sync::Arc<dyn $crate::store::Store> = ::std::sync::Arc::new($store().await);
+            $crate::testing::conformance::$name(store).await;
+        }
+    };
+}
+
+type AnyStore = Arc<dyn Store>;
+
+const TTL: Duration = Duration::from_secs(5);
+/// The shortest that is safe on a loaded machine.
+const SHORT_TTL: Duration = Duration::from_millis(300);
+/// Longer than anything that is expected to happen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn name() -> Name {
+    let mut text = [0; Token::TEXT_LEN];
+    let unique = token().encode(&mut text).to_owned();
+    Name::new("conformance", &Key::new(unique).expect("a valid key")).expect("a valid name")
+}
+
+fn token() -> Token {
+    Token::fresh().expect("randomness")
+}
+
+fn claim(name: &Name, ttl: Duration) -> Claim {
+    Claim::exclusive(name.clone(), token(), ttl)
+}
+
+fn release(claim: &Claim) -> Release {
+    Release::new(claim.name.clone(), claim.token, None)
+}
+
+fn renewal(claim: &Claim, ttl: Duration) -> Renewal {
+    let until = Instant::now().saturating_add(PATIENCE);
+    Renewal::new(claim.name.clone(), claim.token, ttl, until)
+}
+
+async fn granted(store: &AnyStore, claim: &Claim) -> u64 {
+    let sent = Instant::now();
+    let grant = store.try_acquire(claim).await.expect("the lock is free");
+    assert!(grant.since >= sent, "the lease counts from before it was asked for");
+    assert!(grant.since <= Instant::now(), "the lease counts from the future");
+    assert!(grant.ttl <= claim.ttl, "the grant is longer than the claim");
+    grant.fence
+}
+
+async fn busy(store: &AnyStore, claim: &Claim) {
+    let refusal = store.try_acquire(claim).await.expect_err("the lock is taken");
+    assert!(refusal.error.is_busy(), "{:?}", refusal.error);
+    assert!(refusal.settled, "a claim that was refused for certain holds nothing");
+}
+
+async fn released(store: &AnyStore, release: &Release, outcome: ReleaseOutcome) {
+    let freed = store.release(release).await.expect("the store answers");
+    assert_eq!(freed.outcome, outcome);
+    assert!(freed.again_at.is_none(), "all claims of the token were answered");
+}
+
+async fn renewed(store: &AnyStore, renewal: &Renewal) -> Renewed {
+    let answers = store.renew(std::slice::from_ref(renewal)).await;
+    assert_eq!(answers.len(), 1);
+    answers.into_iter().next().expect("one answer").expect("the store answers")
+}
+
+/// Waits until `claim` is granted, and says when.
+async fn granted_at_last(store: &AnyStore, claim: &Claim) -> (u64, Instant) {
+    let give_up = Instant::now().saturating_add(PATIENCE);
+    loop {
+        match store.try_acquire(claim).await {
+            Ok(grant) => return (grant.fence, Instant::now()),
+            Err(refusal) => assert!(refusal.error.is_busy(), "{:?}", refusal.error),
+        }
+        assert!(Instant::now() < give_up, "never granted");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A free lock is granted; nobody else gets it meanwhile.
+pub async fn a_free_lock_is_granted_and_excludes(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    granted(&store, &one).await;
+    busy(&store, &two).await;
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    granted(&store, &two).await;
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+}
+
+/// A claim that is delivered twice does not wait for itself, and does not shorten the lease.
+pub async fn a_claim_of_the_holder_is_granted_again_and_lengthens(store: AnyStore) {
+    let name = name();
+    let long = claim(&name, TTL);
+    let short = Claim::exclusive(name.clone(), long.token, SHORT_TTL);
+    granted(&store, &short).await;
+    granted(&store, &long).await;
+    granted(&store, &short).await;
+    tokio::time::sleep(SHORT_TTL * 2).await;
+    busy(&store, &claim(&name, TTL)).await;
+    released(&store, &release(&long), ReleaseOutcome::Ours).await;
+}
+
+/// A release frees the lock; when it is repeated it finds nobody, and harms nobody.
+pub async fn a_release_frees_and_a_repeat_finds_nobody(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    granted(&store, &one).await;
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), ReleaseOutcome::Nobody).await;
+    granted(&store, &two).await;
+    released(&store, &release(&one), ReleaseOutcome::Other).await;
+    busy(&store, &claim(&name, TTL)).await;
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+}
+
+/// A token that does not hold the lock cannot release it.
+pub async fn only_the_holder_releases(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    released(&store, &release(&one), ReleaseOutcome::Nobody).await;
+    granted(&store, &one).await;
+    released(&store, &release(&two), ReleaseOutcome::Other).await;
+    assert!(matches!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Kept { .. }));
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+}
+
+/// A renewal of a token that does not hold the lock changes nothing.
+pub async fn a_renewal_never_creates_or_steals(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Nobody);
+    granted(&store, &two).await;
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    assert_eq!(renewed(&store, &renewal(&two, TTL)).await, Renewed::Nobody);
+    granted(&store, &one).await;
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+}
+
+/// A shorter renewal after a longer one leaves the longer expiry in place.
+pub async fn a_renewal_never_shortens(store: AnyStore) {
+    let name = name();
+    let one = claim(&name, SHORT_TTL);
+    granted(&store, &one).await;
+    let sent = Instant::now();
+    let Renewed::Kept { since } = renewed(&store, &renewal(&one, TTL)).await else {
+        panic!("the lock is ours")
+    };
+    assert!(since >= sent && since <= Instant::now());
+    assert!(matches!(renewed(&store, &renewal(&one, SHORT_TTL)).await, Renewed::Kept { .. }));
+    tokio::time::sleep(SHORT_TTL * 2).await;
+    busy(&store, &claim(&name, TTL)).await;
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+}
+
+/// A lease that nobody renews ends, not before its ttl and soon after.
+pub async fn a_lease_that_ended_is_granted_to_another(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, SHORT_TTL), claim(&name, TTL));
+    let sent = Instant::now();
+    let first = granted(&store, &one).await;
+    let (second, at) = granted_at_last(&store, &two).await;
+    // One percent and two milliseconds is the difference that clients allow for.
+    assert!(at.saturating_since(sent) >= SHORT_TTL * 99 / 100 - Duration::from_millis(2));
+    assert!(second > first || !store.capabilities().fencing);
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
+    released(&store, &release(&one), ReleaseOutcome::Other).await;
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+}
+
+/// Each grant has a larger number than all that were complete before it, on whatever name.
+pub async fn fencing_numbers_grow(store: AnyStore) {
+    if !store.capabilities().fencing {
+        return;
+    }
+    let names = [name(), name()];
+    let mut last = 0;
+    for turn in 0..20 {
+        let claim = claim(&names[turn % 2], TTL);
+        let fence = granted(&store, &claim).await;
+        assert!(fence > last, "{fence} after {last}");
+        assert!(fence < 1 << 53, "room for hand-offs, and exact in a double");
+        last = fence;
+        released(&store, &release(&claim), ReleaseOutcome::Ours).await;
+    }
+}
+
+/// Locks of different names know nothing of each other.
+pub async fn names_are_independent(store: AnyStore) {
+    let (one, two) = (claim(&name(), TTL), claim(&name(), TTL));
+    granted(&store, &one).await;
+    granted(&store, &two).await;
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    busy(&store, &claim(&two.name, TTL)).await;
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+}
+
+/// A release with a hold keeps the name taken until the hold ends. Meanwhile the token is worth nothing.
+pub async fn a_held_name_stays_taken_until_its_hold_ends(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    granted(&store, &one).await;
+    let until = Instant::now().saturating_add(SHORT_TTL * 2);
+    let hold = Release::new(name.clone(), one.token, Some(until));
+    released(&store, &hold, ReleaseOutcome::Ours).await;
+    // Late messages of the token neither revive nor end it.
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
+    busy(&store, &one).await;
+    released(&store, &hold, ReleaseOutcome::Ours).await;
+    busy(&store, &two).await;
+    let (_, at) = granted_at_last(&store, &two).await;
+    assert!(at.saturating_add(Duration::from_millis(10)) >= until, "the hold ended early");
+    assert!(at.saturating_since(until) < PATIENCE / 2, "the hold was lengthened");
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+}
+
+/// A claim that waits says "busy" when its time is over, and not before.
+pub async fn a_wait_ends_in_busy_at_its_time(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    granted(&store, &one).await;
+    let until = Instant::now().saturating_add(SHORT_TTL);
+    let reports = Mutex::new(Vec::new());
+    let listener = |progress| reports.lock().expect("no panic").push(progress);
+    let waiting = Waiting::new(Some(until), &listener);
+    let refusal = store.acquire(&two, &waiting).await.expect_err("the lock is taken");
+    assert!(refusal.error.is_busy(), "{:?}", refusal.error);
+    assert!(refusal.settled);
+    assert!(Instant::now() >= until);
+    let reports = reports.into_inner().expect("no panic");
+    assert!(matches!(reports.first(), Some(Progress::Busy(_))), "{reports:?}");
+    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+}
+
+/// A claim that waits is granted when the holder releases.
+pub async fn a_waiter_gets_the_released_lock(store: AnyStore) {
+    let name = name();
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    let first = granted(&store, &one).await;
+    let until = Instant::now().saturating_add(PATIENCE);
+    let wait = async {
+        store.acquire(&two, &Waiting::new(Some(until), &|_| {})).await.expect("granted in time")
+    };
+    let free = async {
+        tokio::time::sleep(SHORT_TTL).await;
+        released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    };
+    let (grant, ()) = tokio::join!(wait, free);
+    assert!(grant.fence > first || !store.capabilities().fencing);
+    busy(&store, &claim(&name, TTL)).await;
+    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+}
+
+/// A wait that is dropped, at whatever moment, holds nothing once its token is released.
+pub async fn a_dropped_wait_leaves_nothing(store: AnyStore) {
+    let name = name();
+    for moment in [0, 1, 5, 30, 100] {
+        let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+        granted(&store, &one).await;
+        let until = Instant::now().saturating_add(PATIENCE);
+        let listener = |_| {};
+        let waiting = Waiting::new(Some(until), &listener);
+        let dropped =
+            tokio::time::timeout(Duration::from_millis(moment), store.acquire(&two, &waiting));
+        let free = async {
+            tokio::time::sleep(Duration::from_millis(moment.saturating_sub(1))).await;
+            store.release(&release(&one)).await.expect("the store answers");
+        };
+        // Granted or dropped: either may come first.
+        drop(tokio::join!(dropped, free));
+        loop {
+            let freed = store.release(&release(&two)).await.expect("the store answers");
+            let Some(again) = freed.again_at else { break };
+            crate::time::sleep_until(again).await;
+        }
+        let next = claim(&name, TTL);
+        granted(&store, &next).await;
+        released(&store, &release(&next), ReleaseOutcome::Ours).await;
+    }
+}
+
+/// Where the store says that it is fair, waiters get the lock in the order in which they came.
+pub async fn waiters_are_served_in_order(store: AnyStore) {
+    let Capabilities { fair: true, .. } = store.capabilities() else { return };
+    let name = name();
+    let first = claim(&name, TTL);
+    granted(&store, &first).await;
+    let order = Mutex::new(Vec::new());
+    let until = Instant::now().saturating_add(PATIENCE);
+    let waiters = (0..10u64).map(|turn| {
+        let (store, order, claim) = (&store, &order, claim(&name, TTL));
+        async move {
+            tokio::time::sleep(Duration::from_millis(50) * u32::try_from(turn).unwrap_or(0)).await;
+            let waiting = Waiting::new(Some(until), &|_| {});
+            store.acquire(&claim, &waiting).await.expect("granted in time");
+            order.lock().expect("no panic").push(turn);
+            released(store, &release(&claim), ReleaseOutcome::Ours).await;
+        }
+    });
+    let free = async {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        released(&store, &release(&first), ReleaseOutcome::Ours).await;
+    };
+    tokio::join!(futures_util::future::join_all(waiters), free);
+    assert_eq!(order.into_inner().expect("no panic"), (0..10).collect::<Vec<_>>());
+}
+
+/// Through two clients with many tasks each: never two at once, every update counts, and nothing is left.
+pub async fn one_holder_at_a_time_and_no_update_is_lost(store: AnyStore) {
+    let key = name().as_str().replace(':', "-");
+    let clients = [(); 2].map(|()| {
+        LockClient::builder(Arc::clone(&store))
+            .with_namespace("conformance")
+            .build()
+            .expect("a valid client")
+    });
+    // A read, an await and a write: two at once would lose an update.
+    let value = Mutex::new(0);
+    let last = Mutex::new(None);
+    let tasks = (0..20).map(|task| {
+        let (mutex, value, last) = (clients[task % 2].mutex(key.as_str()), &value, &last);
+        async move {
+            let mutex = mutex.with_wait(PATIENCE * 6);
+            mutex
+                .run(async |lease| {
+                    let read = *value.lock().expect("no panic");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    *value.lock().expect("no panic") = read + 1;
+                    let fence = Some(lease.fencing_token());
+                    let before = std::mem::replace(&mut *last.lock().expect("no panic"), fence);
+                    assert!(before < fence, "{before:?} before {fence:?}");
+                })
+                .await
+                .expect("granted in time");
+        }
+    });
+    futures_util::future::join_all(tasks).await;
+    assert_eq!(*value.lock().expect("no panic"), 20);
+    for client in &clients {
+        super::settled(client).await;
+        assert!(super::Vitals::of(client).is_idle());
+    }
+}

@@ -1,0 +1,158 @@
+//! A store that does as it is told.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::store::{
+    BoxFuture, Capabilities, Claim, Freed, Grant, Refusal, Release, Renewal, Renewed, Store,
+    Waiting,
+};
+
+/// What happens to one call.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Gate {
+    /// It goes through.
+    #[default]
+    Open,
+    /// It is not sent: the store is unavailable.
+    Refused,
+    /// It goes through after this long.
+    Slow(Duration),
+    /// It goes through, but its answer is lost: the outcome is unknown.
+    Lost,
+    /// It is never answered, and never goes through.
+    Never,
+}
+
+/// The gates of a [`GatedStore`].
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Gates {
+    /// For claims.
+    pub acquire: Gate,
+    /// For renewals.
+    pub renew: Gate,
+    /// For releases.
+    pub release: Gate,
+}
+
+/// A store before which gates can be shut, to see what becomes of those who wait.
+///
+/// ```
+/// use lock_core::LockClient;
+/// use lock_core::store::MemoryStore;
+/// use lock_core::testing::{Gate, GatedStore};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = GatedStore::new(MemoryStore::new());
+/// let client = LockClient::builder(store.clone()).build()?;
+/// store.set(|gates| gates.acquire = Gate::Refused);
+/// let error = client.mutex("k").without_wait().lock().await.unwrap_err();
+/// assert!(error.is_unavailable() && !error.is_busy());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct GatedStore<S> {
+    inner: S,
+    gates: Arc<Mutex<Gates>>,
+}
+
+impl<S> GatedStore<S> {
+    /// Puts open gates before `inner`.
+    pub fn new(inner: S) -> Self {
+        Self { inner, gates: Arc::default() }
+    }
+
+    /// Opens and shuts gates, for calls from now on.
+    pub fn set(&self, change: impl FnOnce(&mut Gates)) {
+        change(&mut self.gates.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The store behind the gates.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    fn gates(&self) -> Gates {
+        *self.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets a call through, or not. `Err` with whether it was made.
+async fn pass<T>(gate: Gate, call: impl Future<Output = T>) -> Result<T, Error> {
+    match gate {
+        Gate::Open => Ok(call.await),
+        Gate::Slow(pause) => {
+            tokio::time::sleep(pause).await;
+            Ok(call.await)
+        }
+        Gate::Refused => Err(Error::unavailable("the gate is shut", Shut)),
+        Gate::Lost => {
+            call.await;
+            Err(Error::unknown("the answer was lost", Shut))
+        }
+        Gate::Never => std::future::pending().await,
+    }
+}
+
+#[derive(Debug)]
+struct Shut;
+
+impl fmt::Display for Shut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("gated by a test")
+    }
+}
+
+impl std::error::Error for Shut {}
+
+impl<S: Store> Store for GatedStore<S> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        Box::pin(async move {
+            match pass(self.gates().acquire, self.inner.try_acquire(claim)).await {
+                Ok(answer) => answer,
+                Err(error) if error.is_unknown() => Err(Refusal::unsettled(error)),
+                Err(error) => Err(Refusal::settled(error)),
+            }
+        })
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        waiting: &'a Waiting<'a>,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        Box::pin(async move {
+            match pass(self.gates().acquire, self.inner.acquire(claim, waiting)).await {
+                Ok(answer) => answer,
+                Err(error) if error.is_unknown() => Err(Refusal::unsettled(error)),
+                Err(error) => Err(Refusal::settled(error)),
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+        Box::pin(async move {
+            pass(self.gates().renew, self.inner.renew(renewals))
+                .await
+                .unwrap_or_else(|error| renewals.iter().map(|_| Err(error.clone())).collect())
+        })
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+        Box::pin(async move { pass(self.gates().release, self.inner.release(release)).await? })
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+impl<S: Store> fmt::Display for GatedStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gated {}", self.inner)
+    }
+}

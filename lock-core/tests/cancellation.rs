@@ -1,0 +1,163 @@
+//! Whatever the store does and wherever a future is dropped, nothing is left behind.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use lock_core::store::MemoryStore;
+use lock_core::testing::{Gate, GatedStore, Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+
+const GATES: [Gate; 5] =
+    [Gate::Open, Gate::Refused, Gate::Slow(Duration::from_millis(30)), Gate::Lost, Gate::Never];
+
+fn client(store: &GatedStore<MemoryStore>) -> LockClient {
+    let options = LockOptions::new()
+        .with_ttl(Duration::from_millis(900))
+        .with_wait(Duration::from_millis(100));
+    LockClient::builder(store.clone()).with_defaults(options).build().unwrap()
+}
+
+/// Opens the gates, lets the janitor finish, and looks for leftovers.
+async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient, case: &str) {
+    store.set(|gates| *gates = lock_core::testing::Gates::default());
+    tokio::time::timeout(Duration::from_secs(120), settled(client))
+        .await
+        .unwrap_or_else(|_| panic!("{case}: the janitor did not finish: {:?}", Vitals::of(client)));
+    assert!(Vitals::of(client).is_idle(), "{case}: {:?}", Vitals::of(client));
+    let next = client.mutex("k").without_wait().lock().await;
+    let guard = next.unwrap_or_else(|error| panic!("{case}: the key is not free: {error}"));
+    guard.release().await.unwrap();
+    assert!(store.get_ref().is_empty(), "{case}: a lock is left in the store");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
+    for gate in GATES {
+        for polls in 0..8 {
+            for waiting in [false, true] {
+                let case =
+                    format!("{gate:?}, dropped after {polls} polls, behind a holder: {waiting}");
+                let store = GatedStore::new(MemoryStore::new());
+                let client = client(&store);
+                let holder = match waiting {
+                    true => Some(LockClient::builder(store.get_ref().clone()).build().unwrap()),
+                    false => None,
+                };
+                let held = match &holder {
+                    Some(holder) => Some(holder.mutex("k").lock().await.unwrap()),
+                    None => None,
+                };
+                store.set(|gates| gates.acquire = gate);
+                {
+                    let mut lock = pin!(client.mutex("k").lock());
+                    for poll in 0..polls {
+                        if poll!(lock.as_mut()).is_ready() {
+                            break;
+                        }
+                        if poll == 3
+                            && let Some(held) = &held
+                        {
+                            // The grant crosses the cancellation.
+                            held.extend(Duration::from_secs(1)).await.unwrap();
+                        }
+                        tokio::time::advance(Duration::from_millis(10)).await;
+                    }
+                }
+                if let Some(held) = held {
+                    held.release().await.unwrap();
+                }
+                // A claim that is never answered never goes through, so the drop is the last word.
+                nothing_is_left(&store, &client, &case).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
+    let mut denied = 0;
+    for acquire in GATES {
+        for renew in GATES {
+            for release in GATES {
+                let case = format!("acquire {acquire:?}, renew {renew:?}, release {release:?}");
+                let store = GatedStore::new(MemoryStore::new());
+                let client = client(&store);
+                store.set(|gates| {
+                    (gates.acquire, gates.renew, gates.release) = (acquire, renew, release);
+                });
+                let all = async {
+                    match client.mutex("k").lock().await {
+                        Ok(guard) => {
+                            assert!(matches!(acquire, Gate::Open | Gate::Slow(_)), "{case}");
+                            tokio::time::sleep(Duration::from_millis(600)).await;
+                            assert!(guard.is_valid(), "{case}");
+                            let _ = guard.release().await;
+                        }
+                        Err(error) => {
+                            assert!(error.is_unavailable() && !error.is_busy(), "{case}: {error}");
+                            let asked = matches!(acquire, Gate::Lost | Gate::Never);
+                            assert_eq!(error.is_unknown(), asked, "{case}: {error}");
+                            denied += 1;
+                        }
+                    }
+                };
+                // A call that is never answered is dropped by its caller sooner or later.
+                let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
+                nothing_is_left(&store, &client, &case).await;
+            }
+        }
+    }
+    assert_eq!(denied, 3 * 25, "the gates that deny were met");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_dropped_after_any_poll_goes_on_in_the_background() {
+    for gate in GATES {
+        for polls in 0..4 {
+            let case = format!("{gate:?}, dropped after {polls} polls");
+            let store = GatedStore::new(MemoryStore::new());
+            let client = client(&store);
+            let guard = client.mutex("k").lock().await.unwrap();
+            store.set(|gates| gates.release = gate);
+            {
+                let mut release = pin!(guard.release());
+                for _ in 0..polls {
+                    if poll!(release.as_mut()).is_ready() {
+                        break;
+                    }
+                    tokio::time::advance(Duration::from_millis(10)).await;
+                }
+            }
+            nothing_is_left(&store, &client, &case).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_dropped_while_it_runs_releases_after_it_is_gone() {
+    struct Tell(std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>, LockClient);
+    impl Drop for Tell {
+        fn drop(&mut self) {
+            let held = Vitals::of(&self.1).held;
+            self.0.lock().unwrap().push(if held == 1 { "held" } else { "free" });
+        }
+    }
+    let store = GatedStore::new(MemoryStore::new());
+    let client = client(&store);
+    let seen = std::sync::Arc::default();
+    {
+        let tell = Tell(std::sync::Arc::clone(&seen), client.clone());
+        let mutex = client.mutex("k");
+        let mut run = Box::pin(mutex.run(async move |_| {
+            let _tell = tell;
+            std::future::pending::<()>().await;
+        }));
+        while Vitals::of(&client).held == 0 {
+            assert!(poll!(run.as_mut()).is_pending());
+        }
+        assert!(poll!(run.as_mut()).is_pending());
+    }
+    assert_eq!(*seen.lock().unwrap(), ["held"]);
+    nothing_is_left(&store, &client, "dropped in the body").await;
+}

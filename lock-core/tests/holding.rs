@@ -1,0 +1,283 @@
+//! What holds while a lock is held, and how it ends; on a paused clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lock_core::store::MemoryStore;
+use lock_core::testing::{Gate, GatedStore, Vitals, settled};
+use lock_core::{ErrorKind, LockClient, LockOptions, LostReason, Released, assert_locked, current};
+
+const TTL: Duration = Duration::from_secs(3);
+
+fn client(store: &MemoryStore) -> LockClient {
+    let options = LockOptions::new().with_ttl(TTL);
+    LockClient::builder(store.clone()).with_defaults(options).build().unwrap()
+}
+
+fn lost(error: &lock_core::Error) -> LostReason {
+    match error.kind() {
+        ErrorKind::Lost { reason, .. } => reason,
+        other => panic!("not {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_lock_is_renewed_as_long_as_it_takes() {
+    let (store, other) = (MemoryStore::new(), MemoryStore::clone);
+    let (one, two) = (client(&store), client(&other(&store)));
+    let guard = one.mutex("k").lock().await.unwrap();
+    for _ in 0..20 {
+        tokio::time::sleep(TTL).await;
+        assert!(guard.is_valid());
+        assert!(two.mutex("k").try_lock().await.unwrap().is_none());
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    two.mutex("k").try_lock().await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_ends_by_the_clock_and_its_release_says_so() {
+    let store = MemoryStore::new();
+    let (one, two) = (client(&store), client(&store));
+    let guard = one.mutex("k").without_renewal().lock().await.unwrap();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(!guard.is_valid());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    // The process can claim the key again though the guard still lives.
+    let again = one.mutex("k").lock().await.unwrap();
+    assert!(again.fencing_token() > guard.fencing_token());
+    assert_eq!(guard.release().await.unwrap(), Released::TakenByOther);
+    assert!(again.is_valid());
+    assert!(two.mutex("k").try_lock().await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_dropped_when_its_lease_is_lost_to_another() {
+    let store = MemoryStore::new();
+    let (one, two) = (client(&store), client(&store));
+    let polls = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&polls);
+    let body = async move |lease: lock_core::Lease| {
+        loop {
+            assert!(lease.is_valid(), "polled without the lock");
+            seen.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let steal = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        store.flush();
+        two.mutex("k").lock().await.unwrap()
+    };
+    let mutex = one.mutex("k");
+    let start = tokio::time::Instant::now();
+    let (result, thief) = tokio::join!(mutex.run::<_, _>(body), steal);
+    let error: lock_core::Error = match result {
+        Err(error) => error,
+        Ok(()) => panic!("the body never ends"),
+    };
+    assert_eq!(lost(&error), LostReason::TakenByOther);
+    assert!(polls.load(Ordering::Relaxed) > 5);
+    // Noticed by the first renewal, well before the deadline.
+    assert!(start.elapsed() < TTL / 2, "{:?}", start.elapsed());
+    assert!(thief.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_renewal_is_no_loss_and_a_silent_store_is_one_at_the_deadline() {
+    let store = GatedStore::new(MemoryStore::new());
+    let options = LockOptions::new().with_ttl(TTL);
+    let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+
+    store.set(|gates| gates.renew = Gate::Refused);
+    tokio::time::sleep(TTL / 2).await;
+    assert!(guard.is_valid());
+    let before = guard.remaining();
+    store.set(|gates| gates.renew = Gate::Open);
+    tokio::time::sleep(TTL / 4).await;
+    assert!(guard.remaining() > before);
+
+    store.set(|gates| gates.renew = Gate::Never);
+    let left = guard.remaining();
+    let start = tokio::time::Instant::now();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(start.elapsed() <= left + Duration::from_millis(10), "{:?}", start.elapsed());
+    // Sticky: an answer that comes later does not bring it back.
+    store.set(|gates| gates.renew = Gate::Open);
+    tokio::time::sleep(TTL).await;
+    assert_eq!(guard.lost().await, LostReason::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_lease_that_could_be_renewed() {
+    let store = MemoryStore::new();
+    let client = client(&store);
+    let mutex = client.mutex("k").with_max_hold(TTL * 2);
+    let start = tokio::time::Instant::now();
+    let error = mutex.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
+    assert_eq!(lost(&error), LostReason::MaxHold);
+    assert!(start.elapsed() >= TTL * 2 && start.elapsed() < TTL * 2 + Duration::from_millis(50));
+    settled(&client).await;
+    drop(client.mutex("k").without_wait().lock().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_keeps_the_key_after_an_early_release() {
+    let store = MemoryStore::new();
+    let (one, two) = (client(&store), client(&store));
+    let start = tokio::time::Instant::now();
+    let guard = one.mutex("job").with_min_hold(TTL * 3).lock().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    assert!(one.mutex("job").try_lock().await.unwrap().is_none());
+    assert!(two.mutex("job").try_lock().await.unwrap().is_none());
+    drop(two.mutex("job").with_wait(TTL * 4).lock().await.unwrap());
+    assert!(start.elapsed() >= TTL * 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_outlasts_the_ttl_and_renewals_do_not_shorten_it() {
+    let store = MemoryStore::new();
+    let client = client(&store);
+    let guard = client.mutex("k").lock().await.unwrap();
+    guard.extend(TTL * 10).await.unwrap();
+    assert!(guard.remaining() > TTL * 9);
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.remaining() > TTL * 7);
+    let error = guard.extend(Duration::MAX).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+    assert!(guard.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_frees_the_key_for_this_process_at_once() {
+    let client = client(&MemoryStore::new());
+    for _ in 0..100 {
+        drop(client.mutex("k").lock().await.unwrap());
+        drop(client.mutex("k").try_lock().await.unwrap().expect("given back a moment ago"));
+    }
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn siblings_under_one_lease_take_turns_and_descendants_do_not_wait() {
+    let client = client(&MemoryStore::new());
+    let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
+    let nested = async || {
+        let mutex = client.mutex("k");
+        mutex
+            .run(async |lease| {
+                let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                // Deeper still: this one is the holder's own child.
+                let deeper = mutex.run(async |inner| inner.fencing_token()).await.unwrap();
+                assert_eq!(deeper, lease.fencing_token());
+                inside.fetch_sub(1, Ordering::SeqCst);
+            })
+            .await
+            .unwrap();
+    };
+    client
+        .mutex("k")
+        .run(async |lease| {
+            assert_locked("k");
+            assert_eq!(current().unwrap().fencing_token(), lease.fencing_token());
+            tokio::join!(nested(), nested(), nested());
+            let raw = client.mutex("k").lock().await.unwrap_err();
+            assert_eq!(raw.kind(), ErrorKind::WouldDeadlock);
+            assert!(client.mutex("k").try_lock().await.unwrap().is_none());
+            client.mutex("other").run(async |_| assert_locked("k")).await.unwrap();
+        })
+        .await
+        .unwrap();
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    assert!(current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spawned_task_does_not_inherit_the_lock() {
+    let client = client(&MemoryStore::new());
+    let runtime = tokio::runtime::Handle::current();
+    client
+        .mutex("k")
+        .run(async |_| {
+            runtime.spawn(async { assert!(current().is_none()) }).await.unwrap();
+            let other = client.mutex("k").without_wait();
+            let error = runtime.spawn(other.lock()).await.unwrap().unwrap_err();
+            assert!(error.is_busy());
+        })
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+#[should_panic(expected = "needs a lock that its task does not hold")]
+async fn code_that_needs_a_lock_fails_loudly_without_it() {
+    assert_locked("k");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_wait_behind_a_claim_without_an_answer_are_not_told_busy() {
+    let store = GatedStore::new(MemoryStore::new());
+    let client = LockClient::builder(store.clone()).build().unwrap();
+    let runtime = tokio::runtime::Handle::current();
+    store.set(|gates| gates.acquire = Gate::Never);
+    let wait = Duration::from_millis(200);
+    let waiters: Vec<_> =
+        (0..5).map(|_| runtime.spawn(client.mutex("k").with_wait(wait).lock())).collect();
+    for waiter in waiters {
+        let error = waiter.await.unwrap().unwrap_err();
+        assert!(error.is_unavailable() && !error.is_busy(), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_refuses_newcomers_lets_holders_finish_and_ends_the_rest() {
+    let store = MemoryStore::new();
+    let (one, two) = (client(&store), client(&store));
+    let runtime = tokio::runtime::Handle::current();
+    let (quick, endless) = (one.mutex("quick"), one.mutex("endless"));
+    let quick = runtime.spawn(async move {
+        quick.run(async |_| tokio::time::sleep(Duration::from_secs(1)).await).await
+    });
+    let endless = runtime
+        .spawn(async move { endless.run(async |_| std::future::pending::<()>().await).await });
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let waiter = runtime.spawn(one.mutex("quick").lock());
+    tokio::time::sleep(Duration::from_millis(10)).await;
+
+    let drained = one.drain(Duration::from_secs(10)).await;
+    assert!(drained.is_clean(), "{drained:?}");
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Draining);
+    assert_eq!(one.mutex("new").lock().await.unwrap_err().kind(), ErrorKind::Draining);
+    quick.await.unwrap().unwrap();
+    assert_eq!(lost(&endless.await.unwrap().unwrap_err()), LostReason::Draining);
+    for key in ["quick", "endless"] {
+        two.mutex(key).try_lock().await.unwrap().expect("released").release().await.unwrap();
+    }
+}
+
+#[test]
+fn a_future_outside_a_runtime_is_an_error_and_a_guard_may_be_dropped_anywhere() {
+    let client = client(&MemoryStore::new());
+    let outside = futures_util::FutureExt::now_or_never(client.mutex("k").lock());
+    assert_eq!(outside.unwrap().unwrap_err().kind(), ErrorKind::NoRuntime);
+    assert_eq!(client.mutex("k").blocking_lock().unwrap_err().kind(), ErrorKind::NoRuntime);
+
+    // Two runtimes one after the other, as two tests with one client have them.
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let guard = first.block_on(client.mutex("k").lock()).unwrap();
+    drop(first);
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    let second = runtime();
+    second.block_on(async {
+        let guard = client.mutex("k").lock().await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    });
+    let guard = client.mutex("k").blocking_lock().unwrap();
+    assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
+}

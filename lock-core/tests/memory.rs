@@ -1,0 +1,12 @@
+//! The conformance suite on the memory store.
+
+use lock_core::store::MemoryStore;
+
+async fn store() -> MemoryStore {
+    MemoryStore::new()
+}
+
+lock_core::conformance_tests!(
+    #[tokio::test(start_paused = true)]
+    store
+);
