@@ -25,13 +25,13 @@
 //!
 //! * Our tokens are mixed-site: locals cannot meet the user's, and lints take them for a macro's.
 //!   Names start with `__lock_` all the same, because a static of the user's could capture a pattern.
-//! * The body is the user's tokens in the user's braces, so that errors in it are what they would be
-//!   without the attribute. A block spliced as one expression would bring `unused_braces`.
+//! * The body is the user's tokens, its braces at the place of the user's, so that errors in it are what
+//!   they would be without the attribute. A block spliced as one expression would bring `unused_braces`.
 //! * `if let Some(r) = None::<Type> { return r; }` tells the async block its type, without which
 //!   coercions (`Ok(Box::new(x))` to `Result<Box<dyn Trait>>`) fail.
 //! * There is one place where errors leave, so that a closure in `on_error` is written once.
 
-use proc_macro2::{Group, Ident, Literal, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens as _, quote, quote_spanned};
 use syn::spanned::Spanned as _;
 use syn::{Attribute, Expr, Path};
@@ -57,12 +57,12 @@ pub(crate) fn function(lock: &Lock) -> TokenStream {
             let taken = params::take_over(&mut sig, attrs.iter().any(is_macro));
             let mut body = keep_self(lock);
             body.extend(function.statements.clone());
-            let body = braced(&function.brace, body_of(lock, &body));
+            let body = async_block(&function.brace, body_of(lock, &body));
             locked(lock, &taken, &quote_spanned!(ours()=> async move #body))
         }
         Body::Boxed(boxed) => {
             let (pin, keywords, stmts) = (&boxed.pin, &boxed.keywords, &boxed.block.stmts);
-            let body = braced(&boxed.block.brace_token, body_of(lock, &quote!(#(#stmts)*)));
+            let body = async_block(&boxed.block.brace_token, body_of(lock, &quote!(#(#stmts)*)));
             let locked = locked(lock, &TokenStream::new(), &quote!(#keywords #body));
             let block = braced(&boxed.block.brace_token, locked);
             let mut call = pin.to_token_stream();
@@ -82,9 +82,9 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
     let key = key(lock, &private);
     let options = options(lock, &private);
     let output = &lock.output;
-    let lease = match lock.lease {
+    let lease = match &lock.lease {
         Lease::Unnamed => TokenStream::new(),
-        Lease::Named(_) => quote_spanned!(ours()=> let __lock_lease = __lock_entered.lease();),
+        Lease::Named(name) => quote_spanned!(ours()=> let #name = __lock_entered.lease();),
     };
     let bound = match lock.on_lost {
         OnLost::Cancel => quote_spanned!(ours()=> bound),
@@ -129,7 +129,7 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
     }
 }
 
-/// What stands in the async block: its type, the lease, and `statements`.
+/// What stands in the async block: its type and `statements`.
 fn body_of(lock: &Lock, statements: &TokenStream) -> TokenStream {
     let (output, private) = (&lock.output, private(&lock.root));
     let option = quote_spanned!(ours()=> #private::core::option::Option);
@@ -138,11 +138,7 @@ fn body_of(lock: &Lock, statements: &TokenStream) -> TokenStream {
             return __lock_return;
         }
     };
-    let lease = match &lock.lease {
-        Lease::Unnamed => TokenStream::new(),
-        Lease::Named(name) => quote_spanned!(ours()=> let #name = __lock_lease;),
-    };
-    quote!(#typed #lease #statements)
+    quote!(#typed #statements)
 }
 
 /// Makes the body own a `self` that it does not mention, unless a handler of errors needs it.
@@ -314,6 +310,14 @@ fn braced(brace: &syn::token::Brace, content: TokenStream) -> TokenStream {
     let mut tokens = TokenStream::new();
     brace.surround(&mut tokens, |inside| inside.extend(content));
     tokens
+}
+
+/// Braces at the place of the user's, but ours in meaning: in theirs, clippy would find that items at
+/// the top of the body come after a statement.
+fn async_block(brace: &syn::token::Brace, content: TokenStream) -> TokenTree {
+    let mut group = Group::new(Delimiter::Brace, content);
+    group.set_span(ours().located_at(brace.span.join()));
+    TokenTree::Group(group)
 }
 
 /// Whether `attr` is not one of the language's own, so that it may read the signature.

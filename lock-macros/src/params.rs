@@ -74,11 +74,11 @@ fn take_over_one(param: &mut PatType, index: usize, read_by_others: bool) -> Tok
     bindings
         .iter()
         .map(|Binding { ident, mutability }| {
-            // A lint about names with an underscore, which only we use.
+            // Lints about names with an underscore, which only we use.
             let allow = ident
                 .to_string()
                 .starts_with('_')
-                .then(|| quote_spanned!(span=> #[allow(clippy::used_underscore_binding)]));
+                .then(|| quote_spanned!(span=> #[allow(clippy::no_effect_underscore_binding, clippy::used_underscore_binding)]));
             quote_spanned!(span=> #(#attrs)* #allow let #mutability #ident = #ident;)
         })
         .collect()
