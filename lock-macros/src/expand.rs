@@ -32,7 +32,8 @@
 //! * There is one place where errors leave, so that a closure in `on_error` is written once.
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
-use quote::{ToTokens as _, quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::parse::Parser as _;
 use syn::spanned::Spanned as _;
 use syn::{Attribute, Expr, Path};
 
@@ -47,6 +48,11 @@ fn ours() -> Span {
     Span::mixed_site()
 }
 
+/// Ours, but at the place of `tokens`, for errors about them.
+fn at(tokens: &impl ToTokens) -> Span {
+    ours().located_at(tokens.span())
+}
+
 /// The function that `lock` describes.
 pub(crate) fn function(lock: &Lock) -> TokenStream {
     let function = &lock.function;
@@ -57,12 +63,13 @@ pub(crate) fn function(lock: &Lock) -> TokenStream {
             let taken = params::take_over(&mut sig, attrs.iter().any(is_macro));
             let mut body = keep_self(lock);
             body.extend(function.statements.clone());
-            let body = async_block(&function.brace, body_of(lock, &body));
+            let body = async_block(&function.brace, body_of(lock, &body), &function.statements);
             locked(lock, &taken, &quote_spanned!(ours()=> async move #body))
         }
         Body::Boxed(boxed) => {
             let (pin, keywords, stmts) = (&boxed.pin, &boxed.keywords, &boxed.block.stmts);
-            let body = async_block(&boxed.block.brace_token, body_of(lock, &quote!(#(#stmts)*)));
+            let stmts = quote!(#(#stmts)*);
+            let body = async_block(&boxed.block.brace_token, body_of(lock, &stmts), &stmts);
             let locked = locked(lock, &TokenStream::new(), &quote!(#keywords #body));
             let block = braced(&boxed.block.brace_token, locked);
             let mut call = pin.to_token_stream();
@@ -133,7 +140,8 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
 fn body_of(lock: &Lock, statements: &TokenStream) -> TokenStream {
     let (output, private) = (&lock.output, private(&lock.root));
     let option = quote_spanned!(ours()=> #private::core::option::Option);
-    let typed = quote_spanned! {ours()=>
+    // At the type, which the compiler calls the reason where the body returns another one.
+    let typed = quote_spanned! {at(output)=>
         if let #option::Some(__lock_return) = #option::None::<#output> {
             return __lock_return;
         }
@@ -169,14 +177,14 @@ fn mentions_self(tokens: TokenStream) -> bool {
 fn client(lock: &Lock, private: &TokenStream) -> TokenStream {
     match &lock.client {
         Client::Installed => quote_spanned!(ours()=> #private::installed()),
-        Client::Given(value) => quote_spanned!(ours()=> #private::client(&#value)),
+        Client::Given(value) => quote_spanned!(at(value)=> #private::client(&#value)),
     }
 }
 
 fn key(lock: &Lock, private: &TokenStream) -> TokenStream {
     match &lock.key {
         Key::Template(key) => key_template(key, private),
-        Key::Given(value) => quote_spanned!(ours()=> #private::key(#value)),
+        Key::Given(value) => quote_spanned!(at(value)=> #private::key(#value)),
     }
 }
 
@@ -206,8 +214,9 @@ fn options(lock: &Lock, private: &TokenStream) -> TokenStream {
 }
 
 fn call(method: &str, argument: &TokenStream) -> TokenStream {
-    let method = Ident::new(method, ours());
-    quote_spanned!(ours()=> .#method(#argument))
+    let here = if argument.is_empty() { ours() } else { at(argument) };
+    let method = Ident::new(method, here);
+    quote_spanned!(here=> .#method(#argument))
 }
 
 /// The expression that turns `__lock_error` into the function's value.
@@ -217,7 +226,7 @@ fn refusal(lock: &Lock, private: &TokenStream) -> TokenStream {
     let convert = || quote_spanned!(ours()=> <#output as #private::LockReturn>::refuse(#error));
     // The type is given, so that a handler of another type is an error at the handler.
     let hand_over =
-        |f: &Expr| quote_spanned!(ours()=> #private::hand_over::<#output, _>(#f, #error));
+        |f: &Expr| quote_spanned!(at(f)=> #private::hand_over::<#output, _>(#f, #error));
     let by_kind = |busy: TokenStream, other: TokenStream| quote_spanned!(ours()=> if #error.is_busy() { #busy } else { #other });
     match &lock.refusal {
         Refusal::Convert => convert(),
@@ -235,9 +244,8 @@ pub(crate) fn key_template(key: &KeyTemplate, private: &TokenStream) -> TokenStr
     let parts = key.template.parts.iter().map(|part| match part {
         Part::Text(text) => quote_spanned!(here=> __lock_key.lit(#text);),
         Part::Hole(expression) => {
-            let hole = Ident::new("hole", here);
             let value = hole_value(expression, key);
-            quote_spanned!(here=> __lock_key.#hole(&#value);)
+            quote_spanned!(here=> __lock_key.hole(#value);)
         }
     });
     quote_spanned! {ours()=>
@@ -249,17 +257,18 @@ pub(crate) fn key_template(key: &KeyTemplate, private: &TokenStream) -> TokenStr
     }
 }
 
-/// The expression of a hole, at the place of the template.
+/// A reference to the value of a hole, at the place of the template.
 ///
-/// A parameter is named by its own declaration: the compiler underlines both when its type cannot be
-/// a part of a key.
+/// A parameter is named by its own declaration: the compiler underlines that and the template when its
+/// type cannot be a part of a key.
 fn hole_value(expression: &Expr, key: &KeyTemplate) -> TokenStream {
     if let Expr::Path(path) = expression
         && let Some(name) = path.path.get_ident()
         && let Some(declared) = key.names.iter().find(|declared| *declared == name)
     {
-        return declared.to_token_stream();
+        return quote_spanned!(at(declared)=> &#declared);
     }
+    let here = ours().located_at(key.span);
     let value = at_template(expression.to_token_stream(), key);
     match expression {
         Expr::Path(_)
@@ -269,8 +278,8 @@ fn hole_value(expression: &Expr, key: &KeyTemplate) -> TokenStream {
         | Expr::Index(_)
         | Expr::Lit(_)
         | Expr::Macro(_)
-        | Expr::Paren(_) => value,
-        _ => quote_spanned!(ours().located_at(key.span)=> (#value)),
+        | Expr::Paren(_) => quote_spanned!(here=> &#value),
+        _ => quote_spanned!(here=> &(#value)),
     }
 }
 
@@ -312,12 +321,22 @@ fn braced(brace: &syn::token::Brace, content: TokenStream) -> TokenStream {
     tokens
 }
 
-/// Braces at the place of the user's, but ours in meaning: in theirs, clippy would find that items at
-/// the top of the body come after a statement.
-fn async_block(brace: &syn::token::Brace, content: TokenStream) -> TokenTree {
+/// `content` in the user's braces, so that an error about the whole body is what it would be.
+///
+/// Where there are items among the user's `statements` the braces are ours, at the same place: in the
+/// user's, clippy finds that an item comes after a statement, which is ours.
+fn async_block(
+    brace: &syn::token::Brace,
+    content: TokenStream,
+    statements: &TokenStream,
+) -> TokenStream {
+    let parsed = syn::Block::parse_within.parse2(statements.clone()).unwrap_or_default();
+    if !parsed.iter().any(|statement| matches!(statement, syn::Stmt::Item(_))) {
+        return braced(brace, content);
+    }
     let mut group = Group::new(Delimiter::Brace, content);
     group.set_span(ours().located_at(brace.span.join()));
-    TokenTree::Group(group)
+    TokenTree::Group(group).into()
 }
 
 /// Whether `attr` is not one of the language's own, so that it may read the signature.

@@ -131,6 +131,7 @@ fn unknown_name(unknown: &str, names: &[Ident]) -> String {
                            bind a plain name there, and take it apart in the body"
             .to_owned(),
         None if written.is_empty() => "it has none".to_owned(),
+        None if written.len() == 1 => format!("the only argument is {}", list(written)),
         None => format!("the arguments are {}", list(written)),
     };
     format!("the key names `{unknown}`, which is not an argument of this function; {hint}")

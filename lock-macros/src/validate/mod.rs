@@ -97,7 +97,10 @@ impl Mistakes {
 }
 
 pub(crate) fn not_a_function(span: Span) -> Error {
-    Error::new(span, "`#[distributed_lock]` goes on an `async fn`, one by one")
+    Error::new(
+        span,
+        "`#[distributed_lock]` goes on an `async fn`; in a trait or an impl, on the methods",
+    )
 }
 
 pub(crate) fn no_body(span: Span) -> Error {

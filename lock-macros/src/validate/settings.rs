@@ -153,6 +153,9 @@ fn misspelled(name: &str, text: &str, mistake: &duration::Mistake) -> String {
         Mistake::TooLong => {
             format!("`{name} = \"{text}\"` is too long to be counted in milliseconds")
         }
+        Mistake::NotANumber if text.is_empty() => {
+            format!("the duration is empty: write `{name} = \"10s\"`, or a `Duration` expression")
+        }
         Mistake::NotANumber => {
             format!(
                 "`{text}` is not a duration: write `{name} = \"10s\"`, or a `Duration` expression"
