@@ -34,3 +34,5 @@ pub use self::mutex::Mutex;
 pub use self::options::{LockOptions, Wait};
 pub use self::scope::{assert_locked, current};
 pub use self::token::Token;
+#[cfg(feature = "macros")]
+pub use lock_macros::{KeyPart, distributed_lock, key};

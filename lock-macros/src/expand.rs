@@ -1,0 +1,361 @@
+//! Writes the locked function.
+//!
+//! ```text
+//! attributes visibility signature {
+//!     let (entered, value) = {
+//!         let user_id = user_id;                        // every parameter ends with this block
+//!         let client = …; let key = …; let options = …; // owned, so that nothing of the caller's waits
+//!         let attempt = match acquire(client, key, options).await {
+//!             Ok(entered) => {
+//!                 let out = {
+//!                     let body = pin!(async move { … });
+//!                     let out = entered.bound(body).await;
+//!                     out
+//!                 };                                    // the body and all it captured end here
+//!                 match out { Ok(value) => Ok((entered, value)), Err(error) => { drop(entered); Err(error) } }
+//!             }
+//!             Err(error) => Err(error),
+//!         };
+//!         match attempt { Ok(pair) => pair, Err(error) => return refuse(error) }
+//!     };
+//!     entered.release().await;
+//!     value
+//! }
+//! ```
+//!
+//! * Our tokens are mixed-site: locals cannot meet the user's, and lints take them for a macro's.
+//!   Names start with `__lock_` all the same, because a static of the user's could capture a pattern.
+//! * The body is the user's tokens, its braces at the place of the user's, so that errors in it are what
+//!   they would be without the attribute. A block spliced as one expression would bring `unused_braces`.
+//! * `if let Some(r) = None::<Type> { return r; }` tells the async block its type, without which
+//!   coercions (`Ok(Box::new(x))` to `Result<Box<dyn Trait>>`) fail.
+//! * There is one place where errors leave, so that a closure in `on_error` is written once.
+
+use proc_macro2::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::parse::Parser as _;
+use syn::spanned::Spanned as _;
+use syn::{Attribute, Expr, Path};
+
+use crate::model::{
+    Body, Client, Hold, Key, KeyTemplate, Lease, Length, Lock, OnLost, Refusal, Setting, Wait,
+};
+use crate::params;
+use crate::template::Part;
+
+/// The span of all that is ours.
+fn ours() -> Span {
+    Span::mixed_site()
+}
+
+/// Ours, but at the place of `tokens`, for errors about them.
+fn at(tokens: &impl ToTokens) -> Span {
+    ours().located_at(tokens.span())
+}
+
+/// The function that `lock` describes.
+pub(crate) fn function(lock: &Lock) -> TokenStream {
+    let function = &lock.function;
+    let (attrs, vis, inner_attrs) = (&function.attrs, &function.vis, &function.inner_attrs);
+    let mut sig = function.sig.clone();
+    let content = match &lock.body {
+        Body::Plain => {
+            let taken = params::take_over(&mut sig, attrs.iter().any(is_macro));
+            let mut body = keep_self(lock);
+            body.extend(function.statements.clone());
+            let body = async_block(&function.brace, body_of(lock, &body), &function.statements);
+            locked(lock, &taken, &quote_spanned!(ours()=> async move #body))
+        }
+        Body::Boxed(boxed) => {
+            let (pin, keywords, stmts) = (&boxed.pin, &boxed.keywords, &boxed.block.stmts);
+            let stmts = quote!(#(#stmts)*);
+            let body = async_block(&boxed.block.brace_token, body_of(lock, &stmts), &stmts);
+            let locked = locked(lock, &TokenStream::new(), &quote!(#keywords #body));
+            let block = braced(&boxed.block.brace_token, locked);
+            let mut call = pin.to_token_stream();
+            boxed.paren.surround(&mut call, |inside| inside.extend(quote!(#keywords #block)));
+            call
+        }
+    };
+    let content = braced(&function.brace, quote!(#(#inner_attrs)* #content));
+    quote!(#(#attrs)* #vis #sig #content)
+}
+
+/// The statements around `body`, which is an async block.
+fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
+    let private = private(&lock.root);
+    let result = quote_spanned!(ours()=> #private::core::result::Result);
+    let client = client(lock, &private);
+    let key = key(lock, &private);
+    let options = options(lock, &private);
+    let output = &lock.output;
+    let lease = match &lock.lease {
+        Lease::Unnamed => TokenStream::new(),
+        Lease::Named(name) => quote_spanned!(ours()=> let #name = __lock_entered.lease();),
+    };
+    let bound = match lock.on_lost {
+        OnLost::Cancel => quote_spanned!(ours()=> bound),
+        OnLost::Finish => quote_spanned!(ours()=> scoped),
+    };
+    let refusal = refusal(lock, &private);
+    quote_spanned! {ours()=>
+        let (__lock_entered, __lock_value): (_, #output) = {
+            #taken
+            let __lock_client = #client;
+            let __lock_key = #key;
+            let __lock_options = #options;
+            let __lock_attempt = match #private::acquire(
+                __lock_client,
+                __lock_key,
+                __lock_options,
+            ).await {
+                #result::Ok(__lock_entered) => {
+                    let __lock_out = {
+                        #lease
+                        let __lock_body = #private::core::pin::pin!(#body);
+                        let __lock_out = __lock_entered.#bound(__lock_body).await;
+                        __lock_out
+                    };
+                    match __lock_out {
+                        #result::Ok(__lock_value) => #result::Ok((__lock_entered, __lock_value)),
+                        #result::Err(__lock_error) => {
+                            #private::core::mem::drop(__lock_entered);
+                            #result::Err(__lock_error)
+                        }
+                    }
+                }
+                #result::Err(__lock_error) => #result::Err(__lock_error),
+            };
+            match __lock_attempt {
+                #result::Ok(__lock_held) => __lock_held,
+                #result::Err(__lock_error) => return #refusal,
+            }
+        };
+        __lock_entered.release().await;
+        __lock_value
+    }
+}
+
+/// What stands in the async block: its type and `statements`.
+fn body_of(lock: &Lock, statements: &TokenStream) -> TokenStream {
+    let (output, private) = (&lock.output, private(&lock.root));
+    let option = quote_spanned!(ours()=> #private::core::option::Option);
+    // At the type, which the compiler calls the reason where the body returns another one.
+    let typed = quote_spanned! {at(output)=>
+        if let #option::Some(__lock_return) = #option::None::<#output> {
+            return __lock_return;
+        }
+    };
+    quote!(#typed #statements)
+}
+
+/// Makes the body own a `self` that it does not mention, unless a handler of errors needs it.
+fn keep_self(lock: &Lock) -> TokenStream {
+    let sig = &lock.function.sig;
+    let handlers = match &lock.refusal {
+        Refusal::Convert => TokenStream::new(),
+        Refusal::Error(f) | Refusal::Busy(f) => quote!(#f),
+        Refusal::Both { busy, error } => quote!(#busy #error),
+    };
+    match sig.receiver() {
+        Some(receiver) if params::owns_self(sig) && !mentions_self(handlers) => {
+            let this = receiver.self_token;
+            quote_spanned!(ours()=> let _ = &#this;)
+        }
+        _ => TokenStream::new(),
+    }
+}
+
+fn mentions_self(tokens: TokenStream) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Group(group) => mentions_self(group.stream()),
+        TokenTree::Ident(ident) => ident == "self",
+        _ => false,
+    })
+}
+
+fn client(lock: &Lock, private: &TokenStream) -> TokenStream {
+    match &lock.client {
+        Client::Installed => quote_spanned!(ours()=> #private::installed()),
+        Client::Given(value) => quote_spanned!(at(value)=> #private::client(&#value)),
+    }
+}
+
+fn key(lock: &Lock, private: &TokenStream) -> TokenStream {
+    match &lock.key {
+        Key::Template(key) => key_template(key, private),
+        Key::Given(value) => quote_spanned!(at(value)=> #private::key(#value)),
+    }
+}
+
+fn options(lock: &Lock, private: &TokenStream) -> TokenStream {
+    let length = |length: &Length| match length {
+        Length::Known(known) => {
+            // The parser counts in a `u64`.
+            let millis =
+                Literal::u64_suffixed(u64::try_from(known.as_millis()).unwrap_or(u64::MAX));
+            quote_spanned!(ours()=> #private::core::time::Duration::from_millis(#millis))
+        }
+        Length::Computed(value) => value.to_token_stream(),
+    };
+    let setters = lock.settings.iter().map(|setting| match setting {
+        Setting::Ttl(ttl) => call("with_ttl", &length(ttl)),
+        Setting::Wait(Wait::No) => call("without_wait", &TokenStream::new()),
+        Setting::Wait(Wait::Forever) => call("wait_forever", &TokenStream::new()),
+        Setting::Wait(Wait::UpTo(wait)) => call("with_wait", &length(wait)),
+        Setting::MaxHold(Hold::Unbounded) => call("without_max_hold", &TokenStream::new()),
+        Setting::MaxHold(Hold::For(hold)) => call("with_max_hold", &length(hold)),
+        Setting::MinHold(Hold::Unbounded) => call("without_min_hold", &TokenStream::new()),
+        Setting::MinHold(Hold::For(hold)) => call("with_min_hold", &length(hold)),
+        Setting::Renew(true) => call("with_renewal", &TokenStream::new()),
+        Setting::Renew(false) => call("without_renewal", &TokenStream::new()),
+    });
+    quote_spanned!(ours()=> #private::options() #(#setters)*)
+}
+
+fn call(method: &str, argument: &TokenStream) -> TokenStream {
+    let here = if argument.is_empty() { ours() } else { at(argument) };
+    let method = Ident::new(method, here);
+    quote_spanned!(here=> .#method(#argument))
+}
+
+/// The expression that turns `__lock_error` into the function's value.
+fn refusal(lock: &Lock, private: &TokenStream) -> TokenStream {
+    let output = &lock.output;
+    let error = quote_spanned!(ours()=> __lock_error);
+    let convert = || quote_spanned!(ours()=> <#output as #private::LockReturn>::refuse(#error));
+    // The type is given, so that a handler of another type is an error at the handler.
+    let hand_over =
+        |f: &Expr| quote_spanned!(at(f)=> #private::hand_over::<#output, _>(#f, #error));
+    let by_kind = |busy: TokenStream, other: TokenStream| quote_spanned!(ours()=> if #error.is_busy() { #busy } else { #other });
+    match &lock.refusal {
+        Refusal::Convert => convert(),
+        Refusal::Error(f) => hand_over(f),
+        Refusal::Busy(f) => by_kind(hand_over(f), convert()),
+        Refusal::Both { busy, error } => by_kind(hand_over(busy), hand_over(error)),
+    }
+}
+
+/// The expression that builds the key of a template, a `Result<Key, Error>`.
+pub(crate) fn key_template(key: &KeyTemplate, private: &TokenStream) -> TokenStream {
+    let here = ours().located_at(key.span);
+    // A literal of our own: lints look for `{x}` in the user's.
+    let source = Literal::string(&key.template.source);
+    let parts = key.template.parts.iter().map(|part| match part {
+        Part::Text(text) => quote_spanned!(here=> __lock_key.lit(#text);),
+        Part::Hole(expression) => {
+            let value = hole_value(expression, key);
+            quote_spanned!(here=> __lock_key.hole(#value);)
+        }
+    });
+    quote_spanned! {ours()=>
+        {
+            let mut __lock_key = #private::Template::new(#source);
+            #(#parts)*
+            __lock_key.done()
+        }
+    }
+}
+
+/// A reference to the value of a hole, at the place of the template.
+///
+/// A parameter is named by its own declaration: the compiler underlines that and the template when its
+/// type cannot be a part of a key.
+fn hole_value(expression: &Expr, key: &KeyTemplate) -> TokenStream {
+    if let Expr::Path(path) = expression
+        && let Some(name) = path.path.get_ident()
+        && let Some(declared) = key.names.iter().find(|declared| *declared == name)
+    {
+        return quote_spanned!(at(declared)=> &#declared);
+    }
+    let here = ours().located_at(key.span);
+    let value = at_template(expression.to_token_stream(), key);
+    match expression {
+        Expr::Path(_)
+        | Expr::Field(_)
+        | Expr::MethodCall(_)
+        | Expr::Call(_)
+        | Expr::Index(_)
+        | Expr::Lit(_)
+        | Expr::Macro(_)
+        | Expr::Paren(_) => quote_spanned!(here=> &#value),
+        _ => quote_spanned!(here=> &(#value)),
+    }
+}
+
+/// Gives `tokens` the place of the template, and names the meaning that they have there.
+fn at_template(tokens: TokenStream, key: &KeyTemplate) -> TokenStream {
+    let here = Span::call_site().located_at(key.span);
+    tokens
+        .into_iter()
+        .map(|token| match token {
+            TokenTree::Group(group) => {
+                let stream = at_template(group.stream(), key);
+                let mut group = Group::new(group.delimiter(), stream);
+                group.set_span(here);
+                TokenTree::Group(group)
+            }
+            TokenTree::Ident(mut ident) => {
+                // Parameters of a function that another macro wrote have that macro's hygiene.
+                let declared = key.names.iter().find(|declared| **declared == ident);
+                ident.set_span(declared.map_or(here, |name| here.resolved_at(name.span())));
+                TokenTree::Ident(ident)
+            }
+            mut other => {
+                other.set_span(here);
+                other
+            }
+        })
+        .collect()
+}
+
+/// The path of what generated code may call.
+pub(crate) fn private(root: &Path) -> TokenStream {
+    let private = Ident::new("private", ours());
+    quote_spanned!(root.span()=> #root::#private)
+}
+
+fn braced(brace: &syn::token::Brace, content: TokenStream) -> TokenStream {
+    let mut tokens = TokenStream::new();
+    brace.surround(&mut tokens, |inside| inside.extend(content));
+    tokens
+}
+
+/// `content` in the user's braces, so that an error about the whole body is what it would be.
+///
+/// Where there are items among the user's `statements` the braces are ours, at the same place: in the
+/// user's, clippy finds that an item comes after a statement, which is ours.
+fn async_block(
+    brace: &syn::token::Brace,
+    content: TokenStream,
+    statements: &TokenStream,
+) -> TokenStream {
+    let parsed = syn::Block::parse_within.parse2(statements.clone()).unwrap_or_default();
+    if !parsed.iter().any(|statement| matches!(statement, syn::Stmt::Item(_))) {
+        return braced(brace, content);
+    }
+    let mut group = Group::new(Delimiter::Brace, content);
+    group.set_span(ours().located_at(brace.span.join()));
+    TokenTree::Group(group).into()
+}
+
+/// Whether `attr` is not one of the language's own, so that it may read the signature.
+fn is_macro(attr: &Attribute) -> bool {
+    const INERT: [&str; 14] = [
+        "allow",
+        "cfg",
+        "cfg_attr",
+        "cold",
+        "deny",
+        "deprecated",
+        "doc",
+        "expect",
+        "forbid",
+        "inline",
+        "must_use",
+        "no_mangle",
+        "track_caller",
+        "warn",
+    ];
+    !INERT.iter().any(|inert| attr.path().is_ident(inert))
+}

@@ -1,0 +1,1 @@
+//! Tests that need more than one crate of the workspace: one `[[test]]` for each folder.

@@ -1,0 +1,14 @@
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "order:<user_id>")]
+#[distributed_lock(key = "voucher:<voucher>")]
+async fn f(user_id: u64, voucher: u64) -> Result<u64, Error> {
+    Ok(user_id + voucher)
+}
+
+// The function is still there: no more errors than the one.
+pub async fn caller() -> Result<u64, Error> {
+    f(1, 2).await
+}
+
+fn main() {}
