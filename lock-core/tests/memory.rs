@@ -2,8 +2,8 @@
 
 use lock_core::store::MemoryStore;
 
-async fn store() -> MemoryStore {
-    MemoryStore::new()
+async fn store() -> (MemoryStore, ()) {
+    (MemoryStore::new(), ())
 }
 
 lock_core::conformance_tests!(

@@ -3,8 +3,10 @@
 //! Write [`conformance_tests!`](crate::conformance_tests) in an integration test; it makes one test of each
 //! function here. Those that ask for an optional behaviour look at the store's capabilities first.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+// A test fails by panicking.
+#![allow(clippy::missing_panics_doc)]
+
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::store::{
@@ -15,14 +17,13 @@ use crate::{Key, LockClient, Token};
 
 /// Makes one test of each function of [`testing::conformance`](crate::testing::conformance).
 ///
-/// The argument is an `async fn() -> impl Store` that gives a store of its own to each test, or one that is
-/// shared: names are not reused. Attributes for the tests may stand in front of it.
+/// The argument is an `async fn` that gives a store, and what must live as long as it does. Names are not reused, so
+/// the store may be shared. The attributes of the tests stand in front.
 ///
 /// ```no_run
-/// # use lock_core::store::MemoryStore;
 /// mod memory {
-///     async fn store() -> lock_core::store::MemoryStore {
-///         lock_core::store::MemoryStore::new()
+///     async fn store() -> (lock_core::store::MemoryStore, ()) {
+///         (lock_core::store::MemoryStore::new(), ())
 ///     }
 ///     lock_core::conformance_tests!(#[tokio::test(start_paused = true)] store);
 /// }
@@ -54,7 +55,8 @@ macro_rules! conformance_tests {
     (@one [$(#[$attr:meta])+] $store:path, $name:ident) => {
         $(#[$attr])+
         async fn $name() {
-            let store: ::std::sync::Arc<dyn $crate::store::Store> = ::std::sync::Arc::new($store().await);
+            let (store, _keep) = $store().await;
+            let store: ::std::sync::Arc<dyn $crate::store::Store> = ::std::sync::Arc::new(store);
             $crate::testing::conformance::$name(store).await;
         }
     };

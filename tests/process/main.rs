@@ -1,0 +1,2 @@
+//! Several processes on one Redis server.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]

@@ -1,0 +1,59 @@
+//! What the tests on real servers share: a Redis of their own, a proxy that injects faults, and ways
+//! to wait for a condition instead of a time.
+//!
+//! ```no_run
+//! use lock_tests::{Action, Op, Proxy, RedisServer};
+//!
+//! # async fn test() {
+//! let server = RedisServer::start();
+//! let proxy = Proxy::to(&server);
+//! let lost = proxy.rule(Op::Release, Action::LoseReply).once();
+//! let client = lock_tests::client(&proxy.url()).await;
+//! client.mutex("k").lock().await.unwrap().release().await.unwrap();
+//! assert_eq!(lost.hits(), 1);
+//! # }
+//! ```
+// A harness fails by panicking, its threads and clocks are not those of a lock, and what it tears down may be
+// gone already.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::missing_panics_doc,
+    let_underscore_drop
+)]
+
+mod process;
+mod proxy;
+mod resp;
+mod scripts;
+mod server;
+mod trace;
+mod wait;
+
+pub use self::process::{Signal, send_signal};
+pub use self::proxy::{Action, Gate, Op, Proxy, Rule, RuleBuilder};
+pub use self::server::{Cli, RedisServer};
+pub use self::trace::Trace;
+pub use self::wait::{eventually, eventually_some, within};
+
+use std::time::Duration;
+
+use lock_core::store::RedisStore;
+use lock_core::{LockClient, LockOptions};
+
+/// A client with the namespace `lock` on the server at `url`, whose locks inherit a ttl of 10 s and a wait of 5 s.
+pub async fn client(url: &str) -> LockClient {
+    client_with(url, LockOptions::new()).await
+}
+
+/// As [`client`], with other options to inherit.
+pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
+    let store = RedisStore::connect(url).await.unwrap();
+    LockClient::builder(store).with_defaults(defaults).build().unwrap()
+}
+
+/// Milliseconds, which most tests count in.
+#[must_use]
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,173 @@
+//! A proxy between a client and a Redis server that does to commands what networks and servers do.
+//!
+//! TCP neither loses nor repeats single messages of a connection, so a request or reply that is *lost* takes
+//! all that follow on its connection along; new connections work, unless told otherwise.
+
+mod link;
+mod rule;
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use self::link::Link;
+use self::rule::Rules;
+pub use self::rule::{Action, Gate, Rule, RuleBuilder};
+use crate::server::RedisServer;
+
+/// What a command is to the locks.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Op {
+    /// A claim.
+    Acquire,
+    /// A renewal or extension.
+    Renew,
+    /// A release.
+    Release,
+    /// Anything else: handshake, check, `TIME`.
+    Other,
+}
+
+/// A proxy in front of a server. Closes all connections on drop.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    port: u16,
+}
+
+/// What the proxy's threads share.
+struct Shared {
+    target: Mutex<SocketAddr>,
+    rules: Rules,
+    seen: [AtomicUsize; 4],
+    accepted: AtomicUsize,
+    turns_away: AtomicBool,
+    ignores: AtomicBool,
+    closed: AtomicBool,
+    links: Mutex<Vec<Weak<Link>>>,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of `server`, which is taught the lock scripts, so that each operation is one command.
+    #[must_use]
+    pub fn to(server: &RedisServer) -> Self {
+        server.load_scripts();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            target: Mutex::new(SocketAddr::from(([127, 0, 0, 1], server.port()))),
+            rules: Rules::default(),
+            seen: Default::default(),
+            accepted: AtomicUsize::new(0),
+            turns_away: AtomicBool::new(false),
+            ignores: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            links: Mutex::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || accepting.accept(&listener));
+        Self { shared, port }
+    }
+
+    /// The URL for `RedisStore`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Starts a rule: what happens to commands of this kind. The first rule that applies counts.
+    pub fn rule(&self, op: Op, action: Action) -> RuleBuilder<'_> {
+        RuleBuilder::new(&self.shared.rules, op, action)
+    }
+
+    /// How many commands of this kind came from clients, those that a rule hit included.
+    #[must_use]
+    pub fn seen(&self, op: Op) -> usize {
+        self.shared.seen[op as usize].load(Ordering::Acquire)
+    }
+
+    /// How many connections clients have opened, those that were turned away included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.accepted.load(Ordering::Acquire)
+    }
+
+    /// Lets nothing through on the connections that are open now, as when a firewall forgets them. They stay open.
+    /// Gives their number.
+    pub fn black_hole(&self) -> usize {
+        self.each_link(Link::go_dark)
+    }
+
+    /// Closes the connections that are open now, and gives their number.
+    pub fn close_all(&self) -> usize {
+        self.each_link(Link::close)
+    }
+
+    /// Whether new connections are closed at once.
+    pub fn turn_away(&self, yes: bool) {
+        self.shared.turns_away.store(yes, Ordering::Release);
+    }
+
+    /// Whether new connections are accepted and left without an answer.
+    pub fn ignore_new(&self, yes: bool) {
+        self.shared.ignores.store(yes, Ordering::Release);
+    }
+
+    /// Cuts the client off: open connections are black holes and new ones get no answer.
+    pub fn cut(&self) {
+        self.ignore_new(true);
+        self.black_hole();
+    }
+
+    /// Ends [`cut`](Self::cut): new connections work.
+    pub fn heal(&self) {
+        self.ignore_new(false);
+    }
+
+    fn each_link(&self, act: impl Fn(&Link)) -> usize {
+        let mut links = self.shared.links.lock().unwrap();
+        links.retain(|link| link.strong_count() > 0);
+        links.iter().filter_map(Weak::upgrade).map(|link| act(&link)).count()
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            let Ok(client) = client else { continue };
+            self.accepted.fetch_add(1, Ordering::AcqRel);
+            if self.turns_away.load(Ordering::Acquire) {
+                continue;
+            }
+            let Ok(server) = TcpStream::connect(*self.target.lock().unwrap()) else { continue };
+            let link = Link::start(self, client, server);
+            if self.ignores.load(Ordering::Acquire) {
+                link.go_dark();
+            }
+            self.links.lock().unwrap().push(Arc::downgrade(&link));
+            link.run(self);
+        }
+    }
+
+    fn see(&self, op: Op) {
+        self.seen[op as usize].fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.close_all();
+        // Wakes the accepting thread.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("port", &self.port).finish_non_exhaustive()
+    }
+}

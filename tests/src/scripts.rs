@@ -1,0 +1,33 @@
+//! The lock scripts, to tell by its digest what an `EVALSHA` does.
+
+use std::sync::LazyLock;
+
+use crate::Op;
+
+const ACQUIRE: &str = include_str!("../../lock-core/src/store/redis/scripts/acquire.lua");
+const RENEW: &str = include_str!("../../lock-core/src/store/redis/scripts/renew.lua");
+const RELEASE: &str = include_str!("../../lock-core/src/store/redis/scripts/release.lua");
+
+static DIGESTS: LazyLock<[(Op, String); 3]> = LazyLock::new(|| {
+    [(Op::Acquire, ACQUIRE), (Op::Renew, RENEW), (Op::Release, RELEASE)]
+        .map(|(op, text)| (op, redis::Script::new(text).get_hash().to_owned()))
+});
+
+/// The texts, so that a server can be taught them before a test.
+pub(crate) const TEXTS: [&str; 3] = [ACQUIRE, RENEW, RELEASE];
+
+/// What a command does.
+pub(crate) fn classify(args: &[Vec<u8>]) -> Op {
+    let name = args.first().map_or(&[][..], Vec::as_slice).to_ascii_lowercase();
+    let script = args.get(1).map(|script| String::from_utf8_lossy(script));
+    match (name.as_slice(), script) {
+        (b"evalsha", Some(digest)) => of_digest(&digest),
+        (b"eval", Some(text)) => of_digest(redis::Script::new(&text).get_hash()),
+        _ => Op::Other,
+    }
+}
+
+fn of_digest(digest: &str) -> Op {
+    let known = DIGESTS.iter().find(|(_, known)| known == digest);
+    known.map_or(Op::Other, |(op, _)| *op)
+}

@@ -1,0 +1,64 @@
+//! What was logged.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Captures what this thread logs, at every level, until dropped.
+///
+/// Tasks of a `current_thread` runtime run on the test's thread, so theirs is captured as well.
+#[derive(Debug)]
+#[must_use = "nothing is captured once it is dropped"]
+pub struct Trace {
+    text: Text,
+    _guard: DefaultGuard,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl Trace {
+    /// Begins to capture.
+    pub fn start() -> Self {
+        let text = Text::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(text.clone())
+            .finish();
+        Self { text, _guard: tracing::subscriber::set_default(subscriber) }
+    }
+
+    /// What was logged so far.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.text.0.lock().unwrap()).into_owned()
+    }
+
+    /// Whether a line of `level` (such as `WARN`) says `what`.
+    #[must_use]
+    pub fn says(&self, level: &str, what: &str) -> bool {
+        self.text().lines().any(|line| line.contains(level) && line.contains(what))
+    }
+}
+
+impl io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Text {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
