@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use lock_core::{Lease, MutexGuard};
+use lock_core::MutexGuard;
 use pin_project_lite::pin_project;
 
 use crate::future::release;
@@ -69,7 +69,7 @@ impl<B> LockBody<B> {
     }
 
     pub(crate) fn held(body: B, guard: MutexGuard) -> Self {
-        let lease = Lease::clone(&guard);
+        let lease = guard.lease();
         let lost = Box::pin(async move {
             lease.lost().await;
         });

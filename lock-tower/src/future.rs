@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use http_body::Body;
-use lock_core::{Key, Lease, MutexGuard, Released};
+use lock_core::{Key, MutexGuard, Released};
 use tokio::runtime::Handle;
 use tower_service::Service;
 use tracing::instrument::WithSubscriber as _;
@@ -108,7 +108,7 @@ where
     let guard = layer.mutex(key).lock().await?;
     drop(place);
 
-    request.extensions_mut().insert(Lease::clone(&guard));
+    request.extensions_mut().insert(guard.lease());
     let response = match guard.bind(oneshot(service, request)).await? {
         Ok(response) => response,
         Err(error) => {
@@ -142,11 +142,11 @@ where
 pub(crate) async fn release(guard: MutexGuard) {
     match guard.release().await {
         Ok(Released::Expired | Released::TakenByOther) => {
-            tracing::warn!(target: "lock", "the lock was gone before the request was finished");
+            tracing::warn!(target: "lock_tower", "the lock was gone before the request was finished");
         }
         Ok(_) => {}
         Err(error) => {
-            tracing::warn!(target: "lock", %error, "the lock of a finished request was not released");
+            tracing::warn!(target: "lock_tower", %error, "the lock of a finished request was not released");
         }
     }
 }

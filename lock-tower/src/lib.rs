@@ -104,10 +104,10 @@
 //!     request: Request,
 //!     next: Next,
 //! ) -> Result<Response, LockRejection> {
-//!     let user_id = user_of(&request).await;
+//!     let user_id = user_of(request.headers()).await;
 //!     Ok(client.mutex(key!("user:<user_id>")).run(|_| next.run(request)).await?)
 //! }
-//! # async fn user_of(_: &Request) -> u64 { 7 }
+//! # async fn user_of(_: &http::HeaderMap) -> u64 { 7 }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = LockClient::builder(MemoryStore::new()).build()?;

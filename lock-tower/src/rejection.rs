@@ -210,19 +210,19 @@ impl LockRejection {
     pub(crate) fn log(&self) {
         match &self.reason {
             Reason::Misconfigured(what) => {
-                tracing::error!(target: "lock", "the lock layer is set up wrongly: {what}");
+                tracing::error!(target: "lock_tower", "the lock layer is set up wrongly: {what}");
             }
             Reason::Lock(error) if self.status() == StatusCode::INTERNAL_SERVER_ERROR => {
-                tracing::error!(target: "lock", %error, "the lock layer cannot lock");
+                tracing::error!(target: "lock_tower", %error, "the lock layer cannot lock");
             }
             Reason::Lock(error) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
-                tracing::warn!(target: "lock", %error, "request refused");
+                tracing::warn!(target: "lock_tower", %error, "request refused");
             }
             Reason::TooManyWaiters | Reason::Stopped | Reason::LostInBody => {
-                tracing::warn!(target: "lock", reason = self.detail(), "request refused");
+                tracing::warn!(target: "lock_tower", reason = self.detail(), "request refused");
             }
             Reason::Lock(_) | Reason::NoKey | Reason::BadKey(_) => {
-                tracing::debug!(target: "lock", reason = self.detail(), "request refused");
+                tracing::debug!(target: "lock_tower", reason = self.detail(), "request refused");
             }
         }
     }
