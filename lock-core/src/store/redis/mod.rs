@@ -68,6 +68,8 @@ const FIRST_POLLS: [Duration; 3] =
     [Duration::from_millis(8), Duration::from_millis(20), Duration::from_millis(40)];
 /// The pause after a failure.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+/// How long after its wait a claim may still be answered: without it every wait would end in "unknown".
+const LAST_CLAIM: Duration = Duration::from_millis(50);
 /// A key that has just expired for the server may not have for a replica or a slow clock.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
@@ -197,7 +199,10 @@ impl RedisStore {
     async fn claim_until(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
         let (mut polls, mut voids) = (0, 0);
         loop {
-            let pause = match self.claim(claim, waiting.until()).await {
+            // The last one starts when the time is over, and needs some to be answered.
+            let soonest = Instant::now().saturating_add(LAST_CLAIM);
+            let until = waiting.until().map(|until| until.max(soonest));
+            let pause = match self.claim(claim, until).await {
                 Ok(Claimed::Granted(grant)) => return Ok(grant),
                 Ok(Claimed::Void) if voids == 0 => {
                     voids += 1;

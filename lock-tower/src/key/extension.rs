@@ -1,0 +1,73 @@
+//! The key in a request extension.
+
+use std::future::Future;
+use std::marker::PhantomData;
+use std::{any, fmt};
+
+use http::request::Parts;
+use lock_core::{Key, KeyPart};
+
+use super::{ExtractKey, NoKey, prefixed};
+
+/// The key `prefix:<value>` from a typed request extension: the way to lock per user.
+///
+/// Authentication puts the value there, so the layer must stand *inside* it: a request that was not let in never
+/// touches anybody's lock. A request without the extension has no key: 400, unless the layer
+/// [allows that](crate::LockLayer::allow_unkeyed).
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::KeyPart;
+/// use lock_tower::ExtensionKey;
+///
+/// #[derive(Clone, KeyPart)]
+/// struct UserId(u64);
+///
+/// let extractor = ExtensionKey::<UserId>::new("user");
+/// ```
+pub struct ExtensionKey<T> {
+    prefix: &'static str,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> ExtensionKey<T>
+where
+    T: KeyPart + Clone + Send + Sync + 'static,
+{
+    /// The key is `prefix`, a colon, and the value of the extension `T`.
+    #[must_use]
+    pub fn new(prefix: &'static str) -> Self {
+        Self { prefix, value: PhantomData }
+    }
+}
+
+impl<T> ExtractKey for ExtensionKey<T>
+where
+    T: KeyPart + Clone + Send + Sync + 'static,
+{
+    fn extract(
+        &self,
+        parts: &mut Parts,
+    ) -> impl Future<Output = Result<Option<Key>, NoKey>> + Send {
+        let value = parts.extensions.get::<T>();
+        std::future::ready(value.map(|value| prefixed(self.prefix, value)).transpose())
+    }
+}
+
+// Not derived: neither needs anything of `T`.
+impl<T> Clone for ExtensionKey<T> {
+    fn clone(&self) -> Self {
+        let Self { prefix, value } = *self;
+        Self { prefix, value }
+    }
+}
+
+impl<T> fmt::Debug for ExtensionKey<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtensionKey")
+            .field("prefix", &self.prefix)
+            .field("value", &any::type_name::<T>())
+            .finish()
+    }
+}

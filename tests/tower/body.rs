@@ -1,0 +1,216 @@
+//! Locks that are held until the response body is sent.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response as AxumResponse;
+use axum::routing::post;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response, StatusCode};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use lock_core::{LockClient, LockOptions};
+use lock_tower::{LockLayer, LockRejection};
+use tokio::sync::mpsc;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use super::support::{
+    Server, World, is_released, on_every_store, post as send_post, request, soon,
+};
+
+type Frames =
+    Pin<Box<dyn futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send>>;
+type Sender = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
+
+/// A body whose frames come when the test sends them.
+fn channel() -> (Sender, StreamBody<Frames>) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let frames = stream::unfold(receiver, async |mut receiver| {
+        receiver.recv().await.map(|item| (item, receiver))
+    });
+    (sender, StreamBody::new(Box::pin(frames)))
+}
+
+fn data(text: &'static str) -> Result<Frame<Bytes>, std::io::Error> {
+    Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+}
+
+/// Calls a service under a layer that holds for the body, whose response has this body.
+async fn call<B>(
+    client: LockClient,
+    options: LockOptions,
+    body: B,
+) -> Response<lock_tower::LockBody<B>>
+where
+    B: http_body::Body + Send + 'static,
+{
+    let mut body = Some(body);
+    let inner = tower::util::BoxService::new(service_fn(move |_: Request<String>| {
+        std::future::ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+    }));
+    let layer = LockLayer::from_fn(client, |_| Some("k")).with_options(options).hold_for_body();
+    layer.layer(Once::new(inner)).oneshot(request("/")).await.unwrap()
+}
+
+/// Makes a service that can be called once look like one that can be cloned.
+struct Once<S>(std::sync::Arc<std::sync::Mutex<S>>);
+
+impl<S> Clone for Once<S> {
+    fn clone(&self) -> Self {
+        Self(std::sync::Arc::clone(&self.0))
+    }
+}
+
+impl<S> Once<S> {
+    fn new(service: S) -> Self {
+        Self(std::sync::Arc::new(std::sync::Mutex::new(service)))
+    }
+}
+
+impl<S: tower::Service<R>, R> tower::Service<R> for Once<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), S::Error>> {
+        self.0.lock().unwrap().poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> S::Future {
+        self.0.lock().unwrap().call(request)
+    }
+}
+
+async fn is_held(client: &LockClient) -> bool {
+    client.mutex("k").try_lock().await.unwrap().is_none()
+}
+
+on_every_store! {
+    async fn the_key_is_taken_until_the_body_has_ended(world: World) {
+        let other = world.process().await;
+        let (sender, body) = channel();
+        let response = call(world.process().await, LockOptions::new(), body).await;
+        assert!(is_held(&other).await, "the head is out, the body is not");
+        let mut body = response.into_body();
+        assert!(!body.is_end_stream());
+
+        sender.send(data("one")).unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        assert!(is_held(&other).await);
+        drop(sender);
+        assert!(soon(body.frame()).await.is_none());
+        assert!(body.is_end_stream());
+        assert!(!is_held(&other).await, "released before the end was told");
+        assert!(body.frame().await.is_none(), "and again");
+    }
+
+    /// With a known length the client has the whole answer with the last frame, not with the end after it.
+    async fn the_release_comes_before_the_last_frame_of_a_known_length(world: World) {
+        let other = world.process().await;
+        let body = Full::new(Bytes::from_static(b"all of it"));
+        let response = call(world.process().await, LockOptions::new(), body).await;
+        assert!(is_held(&other).await);
+        assert_eq!(response.body().size_hint().exact(), Some(9));
+        let mut body = response.into_body();
+        assert_eq!(soon(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "all of it");
+        assert!(!is_held(&other).await);
+        assert!(body.is_end_stream());
+    }
+
+    async fn an_empty_body_is_not_held_for(world: World) {
+        let response =
+            call(world.process().await, LockOptions::new(), Empty::<Bytes>::new()).await;
+        assert!(response.body().is_end_stream());
+        assert!(!is_held(&world.process().await).await);
+    }
+
+    async fn a_body_dropped_half_way_frees_the_key(world: World) {
+        let (sender, body) = channel();
+        let response = call(world.process().await, LockOptions::new(), body).await;
+        sender.send(data("one")).unwrap();
+        let mut body = response.into_body();
+        body.frame().await.unwrap().unwrap();
+        drop(body);
+        assert!(sender.is_closed(), "the inner body is gone");
+        is_released(&world.process().await, "k").await;
+    }
+
+    async fn an_error_of_the_body_releases_and_comes_through(world: World) {
+        let (sender, body) = channel();
+        let response = call(world.process().await, LockOptions::new(), body).await;
+        sender.send(Err(std::io::Error::other("the body's own"))).unwrap();
+        let mut body = response.into_body();
+        let error = soon(body.frame()).await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "the body's own");
+        assert!(!is_held(&world.process().await).await);
+        assert!(body.frame().await.is_none());
+    }
+
+    /// Also while the body has nothing to send: nobody else would poll it.
+    async fn a_lost_lock_cuts_the_body_off(world: World) {
+        let (sender, body) = channel();
+        let options = LockOptions::new().with_max_hold(Duration::from_millis(100));
+        let response = call(world.process().await, options, body).await;
+        let mut body = response.into_body();
+        let error = soon(body.frame()).await.unwrap().unwrap_err();
+        assert!(error.downcast_ref::<LockRejection>().unwrap().is_lost());
+        assert!(sender.is_closed(), "the inner body is gone");
+        assert!(body.frame().await.is_none());
+        is_released(&world.process().await, "k").await;
+    }
+
+    /// The clock is read before each frame, whether or not anything has woken the body.
+    async fn no_frame_is_sent_after_the_lease(world: World) {
+        let (sender, body) = channel();
+        let options = LockOptions::new().with_max_hold(Duration::from_millis(100));
+        let response = call(world.process().await, options, body).await;
+        sender.send(data("too late")).unwrap();
+        // Not a wait for an event: the thread itself is held up, so no timer of this runtime can fire.
+        std::thread::sleep(Duration::from_millis(150));
+        let error = response.into_body().frame().await.unwrap().unwrap_err();
+        assert!(error.downcast_ref::<LockRejection>().unwrap().is_lost());
+    }
+
+    async fn over_http_a_request_sent_when_the_body_has_ended_is_not_refused(world: World) {
+        let chunked = async || {
+            let frames = stream::iter((0..5).map(|_| data("chunk")));
+            AxumResponse::new(Body::new(StreamBody::new(frames)))
+        };
+        let mut servers = Vec::new();
+        for _ in 0..2 {
+            let layer = LockLayer::from_fn(world.process().await, |_| Some("k")).hold_for_body();
+            let app = Router::new()
+                .route("/chunked", post(chunked))
+                .route("/whole", post(async || "whole"))
+                .route("/empty", post(async || StatusCode::NO_CONTENT))
+                .route_layer(layer);
+            servers.push(Server::start(app).await);
+        }
+        for n in 0..60 {
+            let path = ["/chunked", "/whole", "/empty"][n % 3];
+            let reply = send_post(&servers[n % 2], path, &[]).await;
+            assert!([200, 204].contains(&reply.status), "request {n}: {reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn without_the_option_the_body_is_outside_the_lock() {
+    let world = World::memory();
+    let (_sender, body) = channel();
+    let mut body = Some(body);
+    let service = tower::util::BoxService::new(service_fn(move |_: Request<String>| {
+        std::future::ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
+    }));
+    let layer = LockLayer::from_fn(world.process().await, |_| Some("k"));
+    let response = layer.layer(Once::new(service)).oneshot(request("/")).await.unwrap();
+    assert!(!is_held(&world.process().await).await);
+    assert!(!response.body().is_end_stream(), "yet to be sent");
+}

@@ -1,0 +1,100 @@
+//! A handler that says where it is and can be held up.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+
+use super::soon;
+
+/// How many requests got how far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    /// Had their key extracted, so are at the lock or past it.
+    pub(crate) asked: usize,
+    /// Are or were in the handler.
+    pub(crate) entered: usize,
+    /// Are in the handler.
+    pub(crate) inside: usize,
+    /// The most that were in the handler at once.
+    pub(crate) most: usize,
+    /// Came out of the handler with its result.
+    pub(crate) finished: usize,
+    /// Left the server, with or without an answer.
+    pub(crate) gone: usize,
+}
+
+/// A clone is the same desk.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    counts: watch::Sender<Counts>,
+    door: Arc<Semaphore>,
+}
+
+impl Desk {
+    /// Work goes through at once.
+    pub(crate) fn open() -> Self {
+        Self {
+            counts: watch::Sender::default(),
+            door: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+        }
+    }
+
+    /// Work waits inside until [`Self::let_through`].
+    pub(crate) fn closed() -> Self {
+        Self { counts: watch::Sender::default(), door: Arc::new(Semaphore::new(0)) }
+    }
+
+    pub(crate) fn let_through(&self, how_many: usize) {
+        self.door.add_permits(how_many);
+    }
+
+    /// To be called where the key is made.
+    pub(crate) fn asked(&self) {
+        self.counts.send_modify(|counts| counts.asked += 1);
+    }
+
+    /// The handler.
+    pub(crate) async fn work(&self) {
+        self.counts.send_modify(|counts| {
+            counts.entered += 1;
+            counts.inside += 1;
+            counts.most = counts.most.max(counts.inside);
+        });
+        let inside = Leave(self, |counts| counts.inside -= 1);
+        // The chance for others to come in, if nothing keeps them out.
+        tokio::task::yield_now().await;
+        self.door.acquire().await.unwrap().forget();
+        self.counts.send_modify(|counts| counts.finished += 1);
+        drop(inside);
+    }
+
+    /// To be kept for as long as the server has the request.
+    pub(crate) fn presence(&self) -> impl Drop + Send + use<> {
+        Gone(self.clone())
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        *self.counts.borrow()
+    }
+
+    pub(crate) async fn until(&self, reached: impl Fn(&Counts) -> bool) {
+        let mut counts = self.counts.subscribe();
+        soon(counts.wait_for(reached)).await.unwrap();
+    }
+}
+
+struct Leave<'a>(&'a Desk, fn(&mut Counts));
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.counts.send_modify(self.1);
+    }
+}
+
+struct Gone(Desk);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.counts.send_modify(|counts| counts.gone += 1);
+    }
+}
