@@ -1,0 +1,43 @@
+# Everything a fresh machine with Rust needs: `make demo` to see it, `make test` to check it.
+
+CARGO ?= cargo
+NEED := .ci/need
+
+.PHONY: help demo test test-interop test-browser lint doc bench-uncontended
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Flash sale on three processes and one Redis: without a lock, with the macro, with the layer (ARGS="--help")
+	@$(NEED) redis-server
+	$(CARGO) run --release --package seckill --bin demo -- $(ARGS)
+
+test: lint doc ## Formatting, lints, unit, integration, UI and doc tests, rustdoc
+	@$(NEED) redis-server
+	$(CARGO) test --workspace --all-features
+
+test-interop: ## Against redis-py and node-redlock: who holds a lock is seen by all
+	@$(NEED) redis-server python3 python3-venv node npm
+	tests/interop/run
+
+test-browser: ## The web page of the flash sale, pressed in headless Chromium
+	@$(NEED) redis-server node npm chromium
+	tests/browser/run
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- --deny warnings
+	$(CARGO) clippy --package lock-core --no-default-features -- --deny warnings
+	@for feature in macros redis redis-tls test-util uuid; do \
+		echo "lock-core, feature $$feature alone"; \
+		$(CARGO) clippy --package lock-core --no-default-features --features $$feature -- --deny warnings || exit 1; \
+	done
+	$(CARGO) clippy --package lock-tower --no-default-features -- --deny warnings
+	$(CARGO) clippy --package lock-tower --no-default-features --features axum -- --deny warnings
+
+doc:
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --all-features
+
+bench-uncontended: ## What a lock and its release cost beside the same two commands on a bare connection
+	@$(NEED) redis-server
+	$(CARGO) bench --package lock-benches --bench uncontended

@@ -1,0 +1,53 @@
+// node-redlock against ours: each sees what the other holds.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+import { after, test } from "node:test";
+
+import Redis from "ioredis";
+import Redlock from "redlock";
+
+const port = Number(process.env.REDIS_PORT);
+const redis = new Redis(port, "127.0.0.1");
+const redlock = new Redlock([redis], { retryCount: 0 });
+after(() => redis.quit());
+
+// Our side: a process that holds a lock until it is told to let go.
+function peer(how, key) {
+  const child = spawn(process.env.LOCK_PEER, [how, `redis://127.0.0.1:${port}/`, key], {
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  after(() => child.kill());
+  const says = async () => (await lines.next()).value;
+  const letGo = async () => {
+    child.stdin.end();
+    return says();
+  };
+  return { says, letGo };
+}
+
+test("node-redlock is refused while we hold, and served after", async () => {
+  const ours = peer("hold", "order:node-1");
+  assert.equal(await ours.says(), "held");
+  await assert.rejects(redlock.acquire(["lock:order:node-1"], 30_000));
+  assert.equal(await ours.letGo(), "released InTime");
+  const theirs = await redlock.acquire(["lock:order:node-1"], 30_000);
+  await theirs.release();
+});
+
+test("we are refused while node-redlock holds, and leave it alone", async () => {
+  const theirs = await redlock.acquire(["lock:order:node-2"], 30_000);
+  const value = await redis.get("lock:order:node-2");
+  assert.equal(await peer("hold", "order:node-2").says(), "busy");
+  assert.equal(await redis.get("lock:order:node-2"), value);
+  await theirs.release();
+});
+
+test("we wait for node-redlock", async () => {
+  const theirs = await redlock.acquire(["lock:order:node-3"], 30_000);
+  const ours = peer("wait", "order:node-3");
+  await theirs.release();
+  assert.equal(await ours.says(), "held");
+  assert.equal(await ours.letGo(), "released InTime");
+});
