@@ -31,13 +31,13 @@ impl Service {
                 )
                 .without_min_hold()
                 .without_renewal();
-            let __lock_attempt = match facade::locks::private::acquire(
+            let __lock_answer = facade::locks::private::acquire(
                     __lock_client,
                     __lock_key,
                     __lock_options,
                 )
-                .await
-            {
+                .await;
+            let __lock_attempt = match __lock_answer {
                 facade::locks::private::core::result::Result::Ok(__lock_entered) => {
                     let __lock_out = {
                         let lease = __lock_entered.lease();

@@ -11,13 +11,13 @@ pub async fn order(user_id: u64) -> Result<u64, Error> {
             __lock_key.done()
         };
         let __lock_options = ::lock_core::private::options();
-        let __lock_attempt = match ::lock_core::private::acquire(
+        let __lock_answer = ::lock_core::private::acquire(
                 __lock_client,
                 __lock_key,
                 __lock_options,
             )
-            .await
-        {
+            .await;
+        let __lock_attempt = match __lock_answer {
             ::lock_core::private::core::result::Result::Ok(__lock_entered) => {
                 let __lock_out = {
                     let __lock_body = ::lock_core::private::core::pin::pin!(

@@ -20,13 +20,13 @@ async fn order(
         let __lock_client = ::lock_core::private::installed();
         let __lock_key = ::lock_core::private::key(key_of(&id));
         let __lock_options = ::lock_core::private::options();
-        let __lock_attempt = match ::lock_core::private::acquire(
+        let __lock_answer = ::lock_core::private::acquire(
                 __lock_client,
                 __lock_key,
                 __lock_options,
             )
-            .await
-        {
+            .await;
+        let __lock_attempt = match __lock_answer {
             ::lock_core::private::core::result::Result::Ok(__lock_entered) => {
                 let __lock_out = {
                     let __lock_body = ::lock_core::private::core::pin::pin!(

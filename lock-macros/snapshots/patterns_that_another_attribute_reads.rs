@@ -10,13 +10,13 @@ async fn order(State { db, .. }: State, (__lock_arg1): C) -> Result<(), Error> {
             __lock_key.done()
         };
         let __lock_options = ::lock_core::private::options();
-        let __lock_attempt = match ::lock_core::private::acquire(
+        let __lock_answer = ::lock_core::private::acquire(
                 __lock_client,
                 __lock_key,
                 __lock_options,
             )
-            .await
-        {
+            .await;
+        let __lock_attempt = match __lock_answer {
             ::lock_core::private::core::result::Result::Ok(__lock_entered) => {
                 let __lock_out = {
                     let __lock_body = ::lock_core::private::core::pin::pin!(
