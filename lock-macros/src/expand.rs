@@ -104,11 +104,9 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
             let __lock_client = #client;
             let __lock_key = #key;
             let __lock_options = #options;
-            let __lock_attempt = match #private::acquire(
-                __lock_client,
-                __lock_key,
-                __lock_options,
-            ).await {
+            let __lock_answer =
+                #private::acquire(__lock_client, __lock_key, __lock_options).await;
+            let __lock_attempt = match __lock_answer {
                 #result::Ok(__lock_entered) => {
                     let __lock_out = {
                         #lease

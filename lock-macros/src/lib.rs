@@ -12,6 +12,8 @@ mod key_part;
 mod model;
 mod nearest;
 mod params;
+#[cfg(test)]
+mod snapshots;
 mod template;
 mod validate;
 

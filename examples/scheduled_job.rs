@@ -1,0 +1,35 @@
+//! How do I run a job on one instance only?
+//!
+//! Every instance starts the job at the same time of day; one gets the lock, the others skip. `min_hold` keeps the key for
+//! a while even if the job is quick, so that an instance whose clock is late does not run it again.
+//! An outage of Redis is not "somebody else runs it": `on_error` is for that.
+
+use lock_core::{Error, LockClient, distributed_lock, store::RedisStore};
+
+#[distributed_lock(
+    key = "nightly-report",
+    wait = none,
+    min_hold = "5s",
+    on_busy = skip,
+    on_error = alarm,
+)]
+async fn nightly_report(instance: u32) {
+    println!("instance {instance}: report written");
+}
+
+fn skip(_: Error) {
+    println!("another instance runs it");
+}
+
+fn alarm(error: Error) {
+    println!("NOT run, and nobody else may have: {error}");
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
+    LockClient::builder(RedisStore::connect(url).await?).build()?.install()?;
+    nightly_report(1).await;
+    nightly_report(2).await;
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! What each argument of the attribute does.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, FencingToken, Key, LockClient, LockOptions, LostReason};
+use lock_core::{distributed_lock, key};
+use tokio::time::{Instant, sleep};
+
+use crate::support::{Counter, alone, client, taken};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn ttl_is_ignored() {
+    #[distributed_lock(key = "a", ttl = "1m30s", lease = lease)]
+    async fn literal() -> Result<Duration, Error> {
+        Ok(lease.remaining())
+    }
+
+    #[distributed_lock(key = "a", ttl = 2 * seconds, lease = lease)]
+    async fn computed(seconds: Duration) -> Result<Duration, Error> {
+        Ok(lease.remaining())
+    }
+
+    let (_, client) = alone();
+    client
+        .scope(async {
+            let remaining = literal().await.unwrap();
+            assert!(remaining > 85 * SECOND && remaining < 90 * SECOND, "{remaining:?}");
+            let remaining = computed(3 * SECOND).await.unwrap();
+            assert!(remaining > 5 * SECOND && remaining < 6 * SECOND, "{remaining:?}");
+            let error = computed(Duration::ZERO).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_is_ignored() {
+    #[distributed_lock(key = "a", wait = "2s")]
+    async fn some() -> Result<(), Error> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", wait = none)]
+    async fn none() -> Result<(), Error> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", wait = forever)]
+    async fn forever() -> Result<(), Error> {
+        Ok(())
+    }
+
+    let (client, guard) = taken("a").await;
+    client
+        .scope(async {
+            let start = Instant::now();
+            assert!(none().await.unwrap_err().is_busy());
+            assert_eq!(start.elapsed(), Duration::ZERO);
+            assert!(some().await.unwrap_err().is_busy());
+            assert!(start.elapsed() >= 2 * SECOND && start.elapsed() < 3 * SECOND);
+            let release = async {
+                sleep(3600 * SECOND).await;
+                guard.release().await.unwrap();
+            };
+            let (result, ()) = tokio::join!(forever(), release);
+            result.unwrap();
+            assert!(start.elapsed() > 3600 * SECOND);
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_is_ignored() {
+    #[distributed_lock(key = "a", ttl = "1s", max_hold = "5s")]
+    async fn bounded() -> Result<(), Error> {
+        sleep(60 * SECOND).await;
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", ttl = "1s", max_hold = none)]
+    async fn unbounded() -> Result<(), Error> {
+        sleep(60 * SECOND).await;
+        Ok(())
+    }
+
+    let (store, plain) = alone();
+    let start = Instant::now();
+    let error = plain.scope(bounded()).await.unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Lost { reason: LostReason::MaxHold, .. }),
+        "{error:?}"
+    );
+    assert!(start.elapsed() <= 5 * SECOND, "{:?}", start.elapsed());
+
+    let bounding = LockClient::builder(store)
+        .with_defaults(LockOptions::new().with_max_hold(2 * SECOND))
+        .build()
+        .unwrap();
+    bounding.scope(unbounded()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_is_ignored() {
+    #[distributed_lock(key = "a", min_hold = "5s")]
+    async fn quick() -> Result<(), Error> {
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", min_hold = none)]
+    async fn quicker() -> Result<(), Error> {
+        Ok(())
+    }
+
+    let (store, one) = alone();
+    let other = client(&store);
+    one.scope(quick()).await.unwrap();
+    assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "given back early");
+    sleep(6 * SECOND).await;
+    let holding = LockClient::builder(store.clone())
+        .with_defaults(LockOptions::new().with_min_hold(5 * SECOND))
+        .build()
+        .unwrap();
+    holding.scope(quicker()).await.unwrap();
+    assert!(other.mutex("a").try_lock().await.unwrap().is_some(), "kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn renew_is_ignored() {
+    #[distributed_lock(key = "a", ttl = "1s", renew = false)]
+    async fn fixed() -> Result<(), Error> {
+        sleep(60 * SECOND).await;
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", ttl = "1s", renew = true)]
+    async fn renewed() -> Result<(), Error> {
+        sleep(60 * SECOND).await;
+        Ok(())
+    }
+
+    let store = lock_core::store::MemoryStore::new();
+    let client = LockClient::builder(store)
+        .with_defaults(LockOptions::new().without_renewal())
+        .build()
+        .unwrap();
+    assert!(client.scope(fixed()).await.unwrap_err().is_lost());
+    client.scope(renewed()).await.unwrap();
+}
+
+#[tokio::test]
+async fn client_is_ignored() {
+    struct Service {
+        locks: std::sync::Arc<LockClient>,
+        spare: Mutex<Option<LockClient>>,
+    }
+
+    impl Service {
+        #[distributed_lock(key = "a", client = *self.locks)]
+        async fn of_a_field(&self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        // The lock guard of this expression must not live while the function waits, or the future would not be `Send`.
+        #[distributed_lock(key = "a", client = self.spare.lock().unwrap().clone().unwrap())]
+        async fn of_a_temporary(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    fn sendable<T: Send>(future: T) -> T {
+        future
+    }
+
+    let (_, client) = alone();
+    let spare = Mutex::new(Some(client.clone()));
+    let service = Service { locks: client.into(), spare };
+    sendable(service.of_a_field()).await.unwrap();
+    sendable(service.of_a_temporary()).await.unwrap();
+}
+
+#[tokio::test]
+async fn key_takes_no_expression() {
+    #[distributed_lock(key = name, lease = lease)]
+    async fn borrowed(name: &str) -> Result<String, Error> {
+        Ok(lease.key().as_str().to_owned())
+    }
+
+    #[distributed_lock(key = make(id), lease = lease)]
+    async fn made(id: u64) -> Result<String, Error> {
+        Ok(lease.key().as_str().to_owned())
+    }
+
+    fn make(id: u64) -> Result<Key, Error> {
+        key!("made:<id>")
+    }
+
+    #[distributed_lock(key = Key::new("fixed"), lease = lease)]
+    async fn fixed(fixed: u64) -> Result<String, Error> {
+        Ok(format!("{}{fixed}", lease.key().as_str()))
+    }
+
+    let (_, client) = alone();
+    client
+        .scope(async {
+            assert_eq!(borrowed("a:b").await.unwrap(), "a:b");
+            assert_eq!(made(7).await.unwrap(), "made:7");
+            assert_eq!(fixed(7).await.unwrap(), "fixed7");
+            assert_eq!(borrowed("").await.unwrap_err().kind(), ErrorKind::InvalidKey);
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn lease_is_not_bound() {
+    #[distributed_lock(key = "order:<id>", lease = lease)]
+    async fn tokens(id: u64) -> Result<FencingToken, Error> {
+        assert!(lease.is_valid());
+        assert_eq!(lease.key().as_str(), format!("order:{id}"));
+        assert_eq!(lock_core::current().unwrap().fencing_token(), lease.fencing_token());
+        Ok(lease.fencing_token())
+    }
+
+    let (_, client) = alone();
+    client
+        .scope(async {
+            let first = tokens(1).await.unwrap();
+            assert!(tokens(1).await.unwrap() > first);
+        })
+        .await;
+}
+
+struct Handlers {
+    name: &'static str,
+}
+
+impl Handlers {
+    #[distributed_lock(key = "a", wait = none, on_busy = |_| Ok(self.name.len()))]
+    async fn with_self(&self) -> Result<usize, Error> {
+        Ok(0)
+    }
+
+    #[distributed_lock(key = "a", wait = none, on_busy = Self::busy, on_error = |_| None)]
+    async fn with_path(&self) -> Option<usize> {
+        Some(self.name.len())
+    }
+
+    #[distributed_lock(key = "a", wait = none, on_error = move |error| Err(self.name.to_owned() + why(&error)))]
+    async fn with_owned_self(self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn busy(_: Error) -> Option<usize> {
+        Some(99)
+    }
+}
+
+fn why(error: &Error) -> &'static str {
+    if error.is_busy() { " is busy" } else { "?" }
+}
+
+#[tokio::test]
+async fn handlers_cannot_use_self() {
+    let (client, guard) = taken("a").await;
+    let handlers = || Handlers { name: "me" };
+    client
+        .scope(async {
+            assert_eq!(handlers().with_self().await.unwrap(), 2);
+            assert_eq!(handlers().with_path().await, Some(99));
+            assert_eq!(handlers().with_owned_self().await.unwrap_err(), "me is busy");
+        })
+        .await;
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_lost_is_ignored() {
+    #[distributed_lock(key = "a", ttl = "1s")]
+    async fn cancelled(ended: &Counter) -> Result<(), Error> {
+        sleep(60 * SECOND).await;
+        ended.count();
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", ttl = "1s", on_lost = finish, lease = lease)]
+    async fn finished(ended: &Counter) -> Result<bool, Error> {
+        sleep(60 * SECOND).await;
+        ended.count();
+        Ok(lease.is_valid())
+    }
+
+    #[distributed_lock(key = "a", ttl = "1s", on_busy = |_| panic!("not busy"), on_error = |error| error.is_lost())]
+    async fn handled() -> bool {
+        std::future::pending().await
+    }
+
+    let (store, client) = alone();
+    let steal = async || {
+        sleep(SECOND / 2).await;
+        store.flush();
+    };
+    let ended = Counter::default();
+    let (result, ()) = tokio::join!(client.scope(cancelled(&ended)), steal());
+    assert!(result.unwrap_err().is_lost());
+    assert_eq!(ended.get(), 0);
+    let (result, ()) = tokio::join!(client.scope(finished(&ended)), steal());
+    assert!(!result.unwrap());
+    assert_eq!(ended.get(), 1);
+    let (lost, ()) = tokio::join!(client.scope(handled()), steal());
+    assert!(lost);
+}
+
+#[tokio::test]
+async fn an_argument_is_evaluated_twice_or_late() {
+    struct Log(LockClient, Mutex<Vec<&'static str>>);
+
+    impl Log {
+        fn note<T>(&self, what: &'static str, value: T) -> T {
+            self.1.lock().unwrap().push(what);
+            value
+        }
+
+        #[distributed_lock(
+            min_hold = self.note("min_hold", Duration::from_millis(1)),
+            key = "<self.note(\"first\", 1)>:<self.note(\"second\", 2)>",
+            ttl = self.note("ttl", SECOND),
+            client = self.note("client", self.0.clone()),
+        )]
+        async fn noted(&self) -> Result<(), Error> {
+            self.note("body", ());
+            Ok(())
+        }
+    }
+
+    let (_, client) = alone();
+    let log = Log(client, Mutex::default());
+    log.noted().await.unwrap();
+    let noted = log.1.into_inner().unwrap();
+    assert_eq!(noted, ["client", "first", "second", "min_hold", "ttl", "body"]);
+}

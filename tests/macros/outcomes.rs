@@ -1,0 +1,197 @@
+//! Whether the body runs, what the caller gets, and that the lock is free afterwards.
+
+use std::time::Duration;
+
+use lock_core::testing::settled;
+use lock_core::{Error, ErrorKind, distributed_lock};
+use tokio::time::Instant;
+
+use crate::support::{Counter, alone, taken};
+
+#[derive(Debug)]
+enum OrderError {
+    Lock(Error),
+    SoldOut,
+}
+
+impl From<Error> for OrderError {
+    fn from(error: Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+#[distributed_lock(key = "order:<user_id>", wait = none)]
+async fn at_once(user_id: u64, ran: &Counter) -> Result<u64, Error> {
+    ran.count();
+    Ok(user_id)
+}
+
+#[distributed_lock(key = "order:<user_id>", wait = "100ms")]
+async fn patient(user_id: u64, ran: &Counter) -> Result<u64, OrderError> {
+    ran.count();
+    Ok(user_id)
+}
+
+#[distributed_lock(key = "order:<user_id>", wait = "100ms", on_busy = |_| Ok("busy"))]
+async fn answering(user_id: u64, ran: &Counter) -> Result<&'static str, Error> {
+    ran.count();
+    let _ = user_id;
+    Ok("done")
+}
+
+// klock#1, wllock#1, alturkovic/distributed-lock#35 (U11); redis-py#621 (P6).
+#[tokio::test(start_paused = true)]
+async fn a_body_runs_although_the_lock_was_not_acquired() {
+    let (client, guard) = taken("order:7").await;
+    let ran = Counter::default();
+    client
+        .scope(async {
+            let start = Instant::now();
+            assert!(at_once(7, &ran).await.unwrap_err().is_busy());
+            assert_eq!(start.elapsed(), Duration::ZERO);
+            match patient(7, &ran).await.unwrap_err() {
+                OrderError::Lock(error) => assert!(error.is_busy()),
+                other @ OrderError::SoldOut => panic!("{other:?}"),
+            }
+            assert!(start.elapsed() >= Duration::from_millis(100));
+            assert_eq!(answering(7, &ran).await.unwrap(), "busy");
+            assert_eq!(ran.get(), 0);
+
+            // The counter counts: another key is free.
+            at_once(8, &ran).await.unwrap();
+            assert_eq!(ran.get(), 1);
+        })
+        .await;
+    guard.release().await.unwrap();
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Value,
+    Error,
+    EarlyReturn,
+    QuestionMark,
+    Panic,
+}
+
+#[distributed_lock(key = "order:<user_id>")]
+async fn ending(user_id: u64, end: End) -> Result<u64, OrderError> {
+    lock_core::assert_locked("order:7");
+    match end {
+        End::Value => {}
+        End::Error => return Err(OrderError::SoldOut),
+        End::EarlyReturn => return Ok(0),
+        End::QuestionMark => Err(OrderError::SoldOut)?,
+        End::Panic => panic!("as asked"),
+    }
+    tokio::task::yield_now().await;
+    Ok(user_id)
+}
+
+// lock4j#28, klock#13 (U12).
+#[tokio::test]
+async fn a_lock_is_kept_when_the_body_ends_unusually() {
+    let (store, client) = alone();
+    for end in [End::Value, End::Error, End::EarlyReturn, End::QuestionMark] {
+        let result = client.scope(ending(7, end)).await;
+        assert!(store.is_empty(), "{end:?}: still held when the caller goes on");
+        match (end, result) {
+            (End::Value, Ok(7))
+            | (End::EarlyReturn, Ok(0))
+            | (End::Error | End::QuestionMark, Err(OrderError::SoldOut)) => {}
+            (end, result) => panic!("{end:?} gave {result:?}"),
+        }
+    }
+}
+
+// lock4j#28 (U12), unwinding. The release is not awaited then: it is the janitor's.
+#[tokio::test]
+async fn a_lock_is_kept_when_the_body_panics() {
+    let (store, client) = alone();
+    let task = tokio::spawn({
+        let client = client.clone();
+        async move { client.scope(ending(7, End::Panic)).await }
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    settled(&client).await;
+    assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn a_lock_is_kept_when_the_caller_goes_away() {
+    #[distributed_lock(key = "order:<user_id>")]
+    async fn never(user_id: u64, started: tokio::sync::oneshot::Sender<u64>) -> Result<(), Error> {
+        started.send(user_id).unwrap();
+        std::future::pending().await
+    }
+
+    let (store, client) = alone();
+    let (started, starts) = tokio::sync::oneshot::channel();
+    tokio::select! {
+        _ = client.scope(never(7, started)) => panic!("it never ends"),
+        user_id = starts => assert_eq!(user_id, Ok(7)),
+    }
+    settled(&client).await;
+    assert!(store.is_empty());
+}
+
+#[tokio::test]
+async fn an_outage_is_reported_as_busy() {
+    #[distributed_lock(key = "nightly", wait = none, on_busy = |_| "busy", on_error = other)]
+    async fn job() -> &'static str {
+        "done"
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // so are handlers called
+    fn other(error: Error) -> &'static str {
+        assert_eq!(error.kind(), ErrorKind::NoClient);
+        "outage"
+    }
+
+    // No client is installed in this process.
+    assert_eq!(job().await, "outage");
+    let (client, guard) = taken("nightly").await;
+    assert_eq!(client.scope(job()).await, "busy");
+    guard.release().await.unwrap();
+    assert_eq!(client.scope(job()).await, "done");
+}
+
+#[tokio::test]
+async fn on_error_without_on_busy_misses_busy() {
+    #[distributed_lock(key = "nightly", wait = none, on_error = |error| error.is_busy())]
+    async fn job() -> bool {
+        panic!("the lock is taken")
+    }
+
+    let (client, guard) = taken("nightly").await;
+    assert!(client.scope(job()).await);
+    drop(guard);
+}
+
+// tracing#1863, alturkovic/distributed-lock#14 (U15).
+#[tokio::test]
+async fn a_lock_covers_only_the_making_of_the_future() {
+    #[async_trait::async_trait]
+    trait Orders {
+        async fn order(&self, user_id: u64) -> Result<bool, Error>;
+    }
+
+    struct Service(lock_core::store::MemoryStore);
+
+    #[async_trait::async_trait]
+    impl Orders for Service {
+        #[distributed_lock(key = "order:<user_id>")]
+        async fn order(&self, user_id: u64) -> Result<bool, Error> {
+            tokio::task::yield_now().await;
+            assert_eq!(lock_core::current().unwrap().key().as_str(), format!("order:{user_id}"));
+            Ok(self.0.is_empty())
+        }
+    }
+
+    let (store, client) = alone();
+    let service: Box<dyn Orders> = Box::new(Service(store.clone()));
+    let future = service.order(7);
+    assert!(store.is_empty(), "locked before the first poll");
+    assert!(!client.scope(future).await.unwrap(), "not locked in the body");
+    assert!(store.is_empty(), "still locked");
+}

@@ -1,0 +1,40 @@
+//! Clients on one store, as processes on one server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lock_core::store::MemoryStore;
+use lock_core::{LockClient, MutexGuard};
+
+/// A client of `store`.
+pub(crate) fn client(store: &MemoryStore) -> LockClient {
+    LockClient::builder(store.clone()).build().unwrap()
+}
+
+/// A store with one client.
+pub(crate) fn alone() -> (MemoryStore, LockClient) {
+    let store = MemoryStore::new();
+    let client = client(&store);
+    (store, client)
+}
+
+/// A client, and a lock on `key` that another process holds.
+pub(crate) async fn taken(key: &str) -> (LockClient, MutexGuard) {
+    let store = MemoryStore::new();
+    let guard = client(&store).mutex(key).lock().await.unwrap();
+    (client(&store), guard)
+}
+
+/// Counts how often something happened.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counter(Arc<AtomicUsize>);
+
+impl Counter {
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
