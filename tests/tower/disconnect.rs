@@ -12,12 +12,16 @@ use axum::middleware::{Next, from_fn};
 use axum::routing::post;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use lock_core::LockClient;
+use lock_core::{LockClient, LockOptions};
 use lock_tower::{ExtractKey, LockLayer, LockRejection};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tracing::Instrument as _;
 
-use super::support::{Desk, Server, World, is_released, on_every_store, open, request, soon};
+use super::support::{
+    Desk, Server, World, is_released, on_every_store, open, post as send_post, request, soon,
+};
 
 const KEY: &str = "k";
 
@@ -143,6 +147,32 @@ on_every_store! {
         assert!(task.await.unwrap_err().is_cancelled());
         is_released(&world.process().await, KEY).await;
     }
+}
+
+/// A slow upload is read under the lock; `max_hold` is what ends it, and the next request is served.
+#[tokio::test]
+async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
+    let world = World::memory();
+    let desk = Desk::open();
+    let options = LockOptions::new().with_max_hold(Duration::from_millis(200));
+    let layer = layer(world.process().await, &desk).with_options(options);
+    let handler = desk.clone();
+    let app = Router::new()
+        .route("/", post(async move |_: String| handler.work().await))
+        .route_layer(layer);
+    let server = Server::start(app).await;
+
+    let mut upload = TcpStream::connect(server.addr).await.unwrap();
+    let head =
+        b"POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9\r\n\r\nonly";
+    upload.write_all(head).await.unwrap();
+    desk.until(|counts| counts.asked == 1).await;
+    let next = soon(send_post(&server, "/", &[])).await;
+    assert_eq!(next.status, 200, "served after the upload lost its lock");
+    let mut reply = String::new();
+    soon(upload.read_to_string(&mut reply)).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
+    assert_eq!(desk.counts().entered, 1, "the upload never reached the handler");
 }
 
 /// Sources: redisson#7272, rueidis#1010. Dropped after each number of polls there is.

@@ -53,7 +53,7 @@ async fn a_missing_header_is_400_unless_unkeyed_requests_are_allowed() {
     assert_eq!(store.claims(), 1);
 }
 
-/// Sources: baukit-http and api-bones (1 to 255 printable ASCII), tower_governor's warning on headers.
+/// Sources: baukit-http and api-bones (1 to 255 printable ASCII), and the warning of `tower_governor` on headers.
 #[tokio::test]
 async fn a_header_that_must_not_be_a_key_is_400_even_where_unkeyed_is_allowed() {
     let store = CountingStore::default();

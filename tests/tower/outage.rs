@@ -6,10 +6,11 @@ use axum::Router;
 use axum::routing::post;
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
+use lock_tests::RedisServer;
 use lock_tower::{LockLayer, LockRejection};
 use tower::ServiceExt as _;
 
-use super::support::{Desk, RedisServer, Server, is_released, open, request};
+use super::support::{Desk, Server, is_released, open, request};
 
 const KEY: &str = "k";
 /// What a store may take over one command, and so the limit of a request that does not wait.
@@ -70,11 +71,11 @@ async fn a_redis_that_was_killed_is_503_within_the_wait() {
 async fn a_redis_that_hangs_is_503_within_the_wait_and_leaves_no_key() {
     let server = RedisServer::start();
     let (client, other) = (process(&server).await, process(&server).await);
-    server.freeze();
+    server.pause();
     for wait in WAITS {
         is_503_in_time(&client, wait).await;
     }
-    server.thaw();
+    server.resume();
     is_released(&other, KEY).await;
 }
 
@@ -97,12 +98,12 @@ async fn a_client_that_hangs_up_on_a_frozen_redis_leaves_no_key() {
     );
     let web = Server::start(app).await;
     for n in 1..=3 {
-        server.freeze();
+        server.pause();
         let waiting = open(&web, "/").await;
         desk.until(|counts| counts.asked == n).await;
         drop(waiting);
         desk.until(|counts| counts.gone == n).await;
-        server.thaw();
+        server.resume();
         is_released(&other, KEY).await;
     }
     assert_eq!(desk.counts().entered, 0);

@@ -31,13 +31,14 @@ pub struct ExtensionKey<T> {
     value: PhantomData<fn() -> T>,
 }
 
-impl<T> ExtensionKey<T>
-where
-    T: KeyPart + Clone + Send + Sync + 'static,
-{
+impl<T> ExtensionKey<T> {
     /// The key is `prefix`, a colon, and the value of the extension `T`.
+    // The bounds stand on the function, where the compiler explains the one that is not met.
     #[must_use]
-    pub fn new(prefix: &'static str) -> Self {
+    pub fn new(prefix: &'static str) -> Self
+    where
+        T: KeyPart + Clone + Send + Sync + 'static,
+    {
         Self { prefix, value: PhantomData }
     }
 }

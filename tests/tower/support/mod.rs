@@ -2,7 +2,6 @@
 
 mod desk;
 mod http;
-mod redis;
 mod stores;
 
 use std::future::Future;
@@ -14,7 +13,6 @@ use lock_core::LockClient;
 
 pub(crate) use self::desk::Desk;
 pub(crate) use self::http::{Server, get, open, post, send};
-pub(crate) use self::redis::RedisServer;
 pub(crate) use self::stores::{BrokenStore, CountingStore, World, on_every_store};
 
 /// Far beyond what anything here takes: a test that reaches it has failed.

@@ -11,8 +11,7 @@ use lock_core::store::{
     Renewal, Renewed, Store, Waiting,
 };
 use lock_core::{Error, LockClient, LockOptions};
-
-use super::redis::RedisServer;
+use lock_tests::RedisServer;
 
 /// A store that several processes share; each client stands for one of them.
 pub(crate) enum World {
