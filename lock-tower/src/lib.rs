@@ -1,4 +1,4 @@
-//! A [tower](https://docs.rs/tower) layer that handles one request at a time per key, across processes.
+//! A `tower` layer that handles one request at a time per key, across processes.
 //!
 //! Put [`LockLayer`] around a route or around any `Service<http::Request<B>>`, axum or not, and say where the key
 //! comes from. Of two requests with the same key, to whichever instance, one is handled and the other is told so.
