@@ -1,0 +1,130 @@
+//! The README's programs are the examples, letter by letter, and every example does what it says.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use lock_tests::RedisServer;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+}
+
+fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(path.exists(), "run `cargo build --workspace --examples` first");
+    path
+}
+
+fn run(name: &str) -> String {
+    let server = RedisServer::start();
+    let output = Command::new(example(name)).env("REDIS_URL", server.url()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name} failed: {text}{errors}");
+    let left: Vec<String> = server.cli("KEYS lock:*");
+    let locks: Vec<_> = left.iter().filter(|key| !key.contains("{0}")).collect();
+    assert!(name == "scheduled_job" || locks.is_empty(), "{name} leaves {locks:?}");
+    text
+}
+
+/// The program of an example, without the question it answers.
+fn program(name: &str) -> String {
+    let file = std::fs::read_to_string(root().join("examples").join(format!("{name}.rs"))).unwrap();
+    let lines: Vec<_> = file.lines().skip_while(|line| line.starts_with("//!")).skip(1).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn the_readme_shows_the_examples_as_they_are() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    for name in ["annotate", "layer", "guard"] {
+        let program = program(name);
+        assert!(readme.contains(&program), "README.md does not show examples/{name}.rs");
+        let lines = program.lines().filter(|line| !line.trim().is_empty()).count();
+        assert!(lines <= 20, "examples/{name}.rs has {lines} lines");
+    }
+}
+
+#[test]
+fn every_example_is_run_here() {
+    let here = include_str!("main.rs");
+    for entry in std::fs::read_dir(root().join("examples")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if let Some(name) = name.strip_suffix(".rs") {
+            assert!(here.contains(&format!("(\"{name}\")")), "examples/{name}.rs is never run");
+        }
+    }
+}
+
+#[test]
+fn annotate_orders_twice_one_after_the_other() {
+    assert_eq!(run("annotate"), "ordered for user 7, ordered for user 7\n");
+}
+
+#[test]
+fn guard_takes_and_releases() {
+    let text = run("guard");
+    assert!(text.contains("released: InTime"), "{text}");
+    assert!(text.contains("computed under the lock: 4"), "{text}");
+}
+
+#[test]
+fn scheduled_job_runs_on_one_instance() {
+    assert_eq!(run("scheduled_job"), "instance 1: report written\nanother instance runs it\n");
+}
+
+#[test]
+fn a_scheduled_job_does_not_mistake_an_outage_for_another_instance() {
+    let gone = "redis://127.0.0.1:1/";
+    let output = Command::new(example("scheduled_job")).env("REDIS_URL", gone).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot connect"));
+}
+
+#[test]
+fn fencing_refuses_the_late_writer() {
+    let text = run("fencing");
+    assert!(text.contains("the second writes: Ok(())"), "{text}");
+    assert!(text.contains("the first wakes up and writes: Err("), "{text}");
+}
+
+#[test]
+fn shutdown_is_clean() {
+    assert_eq!(run("shutdown"), "clean: true\nthe worker finished: true\n");
+}
+
+#[test]
+fn testing_your_code_needs_no_redis() {
+    let text = run("testing_your_code");
+    assert!(text.contains("held by another owner") && text.contains("afterwards: Ok(7)"), "{text}");
+}
+
+#[test]
+fn layer_answers() {
+    let server = RedisServer::start();
+    let mut child = Command::new(example("layer"))
+        .env("REDIS_URL", server.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
+    let answer = ask(&address);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with("ordered for user 7"), "{answer}");
+}
+
+fn ask(address: &str) -> String {
+    use std::io::{Read, Write};
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
+    let request = "POST /orders/7 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
