@@ -349,12 +349,8 @@ impl Store for RedisStore {
     }
 
     fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
-        Box::pin(async move {
-            match self.release_once(release).await {
-                Err(Fault::Broken(_)) => Ok(self.release_once(release).await?),
-                answer => Ok(answer?),
-            }
-        })
+        // One attempt, whatever happens to it: the client counts them, to tell what a repeated one means.
+        Box::pin(async move { Ok(self.release_once(release).await?) })
     }
 
     fn capabilities(&self) -> Capabilities {
