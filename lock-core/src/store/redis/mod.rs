@@ -38,7 +38,7 @@ use crate::token::Token;
 /// A user needs no more than this (for the namespace `lock`):
 ///
 /// ```text
-/// ACL SETUSER locker on >password ~lock:* resetchannels +eval +evalsha +get +set +del +pttl +pexpire +time +info +ping +hello +client|setinfo
+/// ACL SETUSER locker on >password ~lock:* resetchannels +eval +evalsha +get +set +del +pttl +pexpire +time +info +ping +hello
 /// ```
 ///
 /// # What it relies on
