@@ -1,5 +1,14 @@
-//! Faults that people met in lock libraries, each on a real Redis server. The names of public bug reports
-//! stand at the tests.
+//! Faults that people met in lock libraries, each on a real Redis server. The public reports stand at the
+//! tests; the letters are those of the collection that the tests follow.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod acquire;
+mod bad_input;
+mod cancelled;
 mod harness;
+mod lifecycle;
+mod outage;
+mod permissions;
+mod release;
+mod renewal;
+mod waiting;

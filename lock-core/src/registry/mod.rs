@@ -35,8 +35,13 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 struct Slot {
     situation: Situation,
+    /// The last answer of the store, and until when it was true.
+    before: Option<(Situation, Instant)>,
     queue: Queue,
 }
+
+/// A store that has not answered for less than this is not what a waiter gives up on: what it said before is.
+const RECENTLY: Duration = Duration::from_millis(250);
 
 /// What is known about the task on the seat, for those who stand behind it.
 #[derive(Clone, Debug)]
@@ -115,12 +120,11 @@ impl Registry {
                 return Err(NoSeat::Draining);
             }
             let Some(slot) = shard.get_mut(name) else {
-                let situation = Situation::Asking;
-                shard.insert(name.clone(), Slot { situation, queue: Queue::default() });
+                shard.insert(name.clone(), Slot::new());
                 return Ok(Seat { registry: Arc::clone(self), name: name.clone(), live: true });
             };
             if !worth_waiting(slot) {
-                return Err(NoSeat::Taken(slot.situation.clone()));
+                return Err(NoSeat::Taken(slot.known()));
             }
             let (sender, turn) = oneshot::channel();
             (slot.queue.join(sender), turn)
@@ -174,7 +178,7 @@ impl Registry {
     }
 
     fn situation(&self, name: &Name) -> Situation {
-        self.shard(name).get(name).map_or(Situation::Asking, |slot| slot.situation.clone())
+        self.shard(name).get(name).map_or(Situation::Asking, Slot::known)
     }
 
     fn shard(&self, name: &Name) -> MutexGuard<'_, HashMap<Name, Slot>> {
@@ -189,7 +193,7 @@ impl Seat {
     /// Tells those who stand behind what is going on.
     pub(crate) fn set(&self, situation: Situation) {
         if let Some(slot) = self.registry.shard(&self.name).get_mut(&self.name) {
-            slot.situation = situation;
+            slot.set(situation);
         }
     }
 
@@ -228,12 +232,48 @@ impl Seat {
     fn next(&self) -> Option<oneshot::Sender<Self>> {
         let mut shard = self.registry.shard(&self.name);
         let slot = shard.get_mut(&self.name)?;
-        slot.situation = Situation::Asking;
+        slot.set(Situation::Asking);
         let next = slot.queue.next();
         if next.is_none() {
             shard.remove(&self.name);
         }
         next
+    }
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self { situation: Situation::Asking, before: None, queue: Queue::default() }
+    }
+
+    fn set(&mut self, situation: Situation) {
+        let old = std::mem::replace(&mut self.situation, situation);
+        if old.is_answer() {
+            self.before = Some((old, Instant::now()));
+        }
+    }
+
+    /// What one who gives up now can be told.
+    fn known(&self) -> Situation {
+        match &self.before {
+            Some((before, until))
+                if !self.situation.is_answer()
+                    && Instant::now() < until.saturating_add(RECENTLY) =>
+            {
+                before.clone()
+            }
+            _ => self.situation.clone(),
+        }
+    }
+}
+
+impl Situation {
+    /// Whether the store has said so.
+    fn is_answer(&self) -> bool {
+        match self {
+            Self::Busy(_) | Self::Failed(_) | Self::Held(_) => true,
+            Self::Asking | Self::Releasing => false,
+        }
     }
 }
 
@@ -328,5 +368,24 @@ mod tests {
             panic!("the seat is taken")
         };
         assert!(Error::from(situation).is_unavailable());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiter_that_gives_up_while_the_lock_changes_hands_is_told_busy() {
+        let registry = Arc::new(Registry::new());
+        let seat = registry.enter(&name(), None).await.unwrap();
+        let in_line = async |patience: Duration| {
+            let until = Some(Instant::now().saturating_add(patience));
+            match registry.enter(&name(), until).await {
+                Err(NoSeat::Taken(situation)) => Error::from(situation),
+                other => panic!("the seat is taken, but {other:?}"),
+            }
+        };
+        assert!(in_line(RECENTLY).await.is_unknown());
+        seat.set(Situation::Held(Instant::now().saturating_add(Duration::from_secs(10))));
+        seat.set(Situation::Releasing);
+        assert!(in_line(RECENTLY / 2).await.is_busy());
+        // A release that nobody answers for longer is the store's fault.
+        assert!(in_line(RECENTLY).await.is_unknown());
     }
 }

@@ -162,8 +162,11 @@ impl Connection {
         let mut connection = timeout_at(limit, dialled)
             .await
             .map_err(|Late| failed(timed_out().into()))?
-            .map_err(|error| match error.code() {
-                Some("NOAUTH" | "WRONGPASS") => Error::from(Fault::Refused(error)),
+            .map_err(|error| match error.kind() {
+                // The handshake reports every refused user name or password as this.
+                redis::ErrorKind::AuthenticationFailed => {
+                    Error::unavailable("redis refused the user name or password", error)
+                }
                 _ => failed(error),
             })?;
         // Claims carry the server's time, so it must be known before the first.

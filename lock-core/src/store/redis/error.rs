@@ -25,6 +25,11 @@ impl Fault {
         matches!(self, Self::Refused(_) | Self::Garbled)
     }
 
+    /// Whether the name holds something that is not a lock, so certainly not the caller's.
+    pub(super) fn is_wrong_type(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.code() == Some("WRONGTYPE"))
+    }
+
     /// Whether trying again cannot help until somebody changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
         match self {

@@ -38,7 +38,7 @@ use crate::token::Token;
 /// A user needs no more than this (for the namespace `lock`):
 ///
 /// ```text
-/// ACL SETUSER locker on >password ~lock:* resetchannels +eval +evalsha +get +set +del +pttl +pexpire +time +info +ping +hello +client|setinfo
+/// ACL SETUSER locker on >password ~lock:* resetchannels +eval +evalsha +get +set +del +pttl +pexpire +time +info +ping +hello
 /// ```
 ///
 /// # What it relies on
@@ -263,8 +263,11 @@ impl RedisStore {
         let mut text = [0; Token::TEXT_LEN];
         let args = [renewal.token.encode(&mut text), &millis_up(renewal.ttl).to_string()];
         let answer =
-            self.connection.run(&live, &RENEW, &[renewal.name.as_str()], &args, until).await?;
-        match head(&answer)? {
+            self.connection.run(&live, &RENEW, &[renewal.name.as_str()], &args, until).await;
+        if answer.as_ref().is_err_and(Fault::is_wrong_type) {
+            return Ok(Renewed::Other);
+        }
+        match head(&answer?)? {
             (1, _) => Ok(Renewed::Kept { since }),
             (0, _) => Ok(Renewed::Nobody),
             (2, _) => Ok(Renewed::Other),
@@ -280,8 +283,13 @@ impl RedisStore {
         let mut text = [0; Token::TEXT_LEN];
         let args = [release.token.encode(&mut text), &millis_up(hold).to_string()];
         let answer =
-            self.connection.run(&live, &RELEASE, &[release.name.as_str()], &args, until).await?;
-        let (status, us) = head(&answer)?;
+            self.connection.run(&live, &RELEASE, &[release.name.as_str()], &args, until).await;
+        if answer.as_ref().is_err_and(Fault::is_wrong_type) {
+            // Nor can a claim of the token that is still on its way take it.
+            self.flights().remove(&release.token);
+            return Ok(Freed::settled(ReleaseOutcome::Other));
+        }
+        let (status, us) = head(&answer?)?;
         self.connection.saw_clock(us, sent);
         let outcome = match status {
             1 => ReleaseOutcome::Ours,
@@ -349,12 +357,8 @@ impl Store for RedisStore {
     }
 
     fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
-        Box::pin(async move {
-            match self.release_once(release).await {
-                Err(Fault::Broken(_)) => Ok(self.release_once(release).await?),
-                answer => Ok(answer?),
-            }
-        })
+        // One attempt, whatever happens to it: the client counts them, to tell what a repeated one means.
+        Box::pin(async move { Ok(self.release_once(release).await?) })
     }
 
     fn capabilities(&self) -> Capabilities {

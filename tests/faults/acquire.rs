@@ -1,0 +1,206 @@
+//! Claims whose answer comes late, twice or never.
+
+use std::time::Instant;
+
+use lock_core::store::RedisStore;
+use lock_core::testing::settled;
+use lock_core::{ErrorKind, LockClient};
+use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
+
+/// U1: SET applied after the client gave up. simstudioai/sim#6864, #7680; madelson/DistributedLock#191.
+#[tokio::test]
+async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.load_scripts();
+    let before = server.script_calls();
+    let paused = Instant::now();
+    let () = server.cli("CLIENT PAUSE 1200 WRITE");
+    let mutex = client.mutex("k").with_ttl(ms(10_000)).without_wait();
+    let (outcome, _) = within("an answer", ms(1_150), mutex.lock()).await;
+    let error = outcome.unwrap_err();
+    assert!(error.is_unknown() && !error.is_busy(), "{error:?}");
+    assert!(paused.elapsed() < ms(1_200), "the claim was still on its way");
+
+    let late = || server.script_calls() >= before + 2;
+    eventually("claim and clean-up are executed", ms(5_000), late).await;
+    assert!(!server.has("lock:k"));
+    settled(&client).await;
+    drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
+}
+
+/// U1, with a wait: the claim is repeated, and each late copy of it is void.
+#[tokio::test]
+async fn a_wait_that_ends_during_a_pause_of_the_server_takes_nothing() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.load_scripts();
+    let before = server.script_calls();
+    let () = server.cli("CLIENT PAUSE 1500 WRITE");
+    let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(700));
+    let (outcome, took) = within("an answer", ms(1_400), mutex.lock()).await;
+    assert!(outcome.unwrap_err().is_unknown());
+    assert!(took >= ms(700));
+    eventually("late claims are executed", ms(5_000), || server.script_calls() > before + 2).await;
+    settled(&client).await;
+    assert!(!server.has("lock:k"));
+}
+
+/// P7: the reply of an applied SET is lost. simstudioai/sim#6864.
+#[tokio::test]
+async fn a_grant_whose_reply_is_lost_is_cleaned_up() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let ours = client(&proxy.url()).await;
+    let lost = proxy.rule(Op::Acquire, Action::LoseReply).once();
+    let error = ours.mutex("k").with_ttl(ms(60_000)).without_wait().lock().await.unwrap_err();
+    assert!(error.is_unknown(), "{error:?}");
+    assert_eq!(lost.hits(), 1);
+    // Long before its ttl, and without anybody's help.
+    let other = client(&server.url()).await;
+    let (guard, _) = within("the next owner", ms(5_000), other.mutex("k").lock()).await;
+    guard.unwrap().release().await.unwrap();
+    settled(&ours).await;
+    assert!(!server.has("lock:k"));
+}
+
+/// P7, with a wait: the same claim, sent again, is granted again, once.
+#[tokio::test]
+async fn a_grant_whose_reply_is_lost_is_found_by_the_repeated_claim() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    for action in [Action::LoseReply, Action::CloseAfter, Action::CloseBefore, Action::LoseRequest]
+    {
+        let fault = proxy.rule(Op::Acquire, action).once();
+        let mutex = client.mutex("k").with_wait(ms(10_000));
+        let (guard, _) = within("the lock", ms(10_000), mutex.lock()).await;
+        let guard = guard.unwrap();
+        assert_eq!(fault.hits(), 1);
+        assert!(guard.is_valid());
+        guard.release().await.unwrap();
+        assert!(!server.has("lock:k"));
+        // The claims that were not answered may still be cleaned up after.
+        settled(&client).await;
+    }
+}
+
+/// A claim that the network delivers after the release of its token takes nothing (redis-py#3847, and
+/// the orphans that a plain release leaves).
+#[tokio::test]
+async fn a_claim_that_arrives_after_its_own_release_takes_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let gate = Gate::new();
+    let stray = proxy.rule(Op::Acquire, Action::Stray(gate.clone())).once();
+    let mutex = client.mutex("k").with_ttl(ms(60_000)).without_wait();
+    assert!(mutex.lock().await.unwrap_err().is_unknown());
+    assert_eq!(stray.hits(), 1);
+    // The claim is void half a second after it was sent, which the error says has passed.
+    let before = server.script_calls();
+    gate.open();
+    eventually("it arrives", ms(5_000), || server.script_calls() > before).await;
+    settled(&client).await;
+    assert!(!server.has("lock:k"));
+    drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
+}
+
+/// A dropped claim that arrives while it is not void yet, on another connection and behind its release, is released again.
+#[tokio::test]
+async fn a_claim_that_arrives_in_time_but_after_its_release_is_released_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(3_000));
+    let client = LockClient::builder(store.connect().await.unwrap()).build().unwrap();
+    let gate = Gate::new();
+    let stray = proxy.rule(Op::Acquire, Action::Stray(gate.clone())).once();
+    let mutex = client.mutex("k").with_ttl(ms(60_000));
+    let attempt = tokio::spawn(mutex.lock());
+    eventually("it is sent", ms(5_000), || stray.hits() == 1).await;
+    attempt.abort();
+    assert!(attempt.await.unwrap_err().is_cancelled());
+    // The black hole that swallowed the claim is gone, so the release takes a new connection.
+    assert_eq!(proxy.close_all(), 1);
+    eventually("it is released", ms(2_500), || proxy.seen(Op::Release) >= 1).await;
+    gate.open();
+    eventually("it arrives and is granted", ms(2_500), || server.has("lock:k")).await;
+    eventually("it is released again", ms(5_000), || !server.has("lock:k")).await;
+    settled(&client).await;
+}
+
+/// U6, P10: the lease is over before it is handed over. node-redlock#296, #299, #369 (F1).
+#[tokio::test]
+async fn a_lease_counts_from_the_claim_that_was_granted() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for (held, ttl, wait) in [(1_200, 1_000, 10_000), (900, 300, 10_000)] {
+        let start = Instant::now();
+        let () = server.cli(&format!("SET lock:k foreign NX PX {held}"));
+        let mutex = client.mutex("k").with_ttl(ms(ttl)).with_wait(ms(wait)).without_renewal();
+        let guard = mutex.lock().await.unwrap();
+        let left = guard.remaining();
+        let there = server.pttl("lock:k");
+        assert!(start.elapsed() >= ms(held - 5), "it waited for the other holder");
+        assert!(left > ms(0) && left < ms(ttl), "{left:?}");
+        assert!(guard.remaining() <= ms(u64::try_from(there.max(0)).unwrap()), "{there} ms there");
+        guard.release().await.unwrap();
+    }
+}
+
+/// U6: a grant whose answer took longer than the lease is not handed over.
+#[tokio::test]
+async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(10_000));
+    let client = LockClient::builder(store.connect().await.unwrap()).build().unwrap();
+    let mutex = client.mutex("k").with_ttl(ms(1_000));
+
+    let slow = proxy.rule(Op::Acquire, Action::DelayReply(ms(1_100))).once();
+    let error = mutex.clone().without_wait().lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert_eq!(slow.hits(), 1);
+
+    let slow = proxy.rule(Op::Acquire, Action::DelayReply(ms(1_100))).once();
+    let guard = mutex.with_wait(ms(20_000)).lock().await.unwrap();
+    assert_eq!(slow.hits(), 1);
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+    settled(&client).await;
+    assert!(!server.has("lock:k"));
+}
+
+/// P14: the key holds another type. redisson#6285, redsync#124.
+#[tokio::test]
+async fn a_key_of_another_type_is_an_error_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let _: i64 = server.cli("RPUSH lock:k precious");
+    let mutex = client.mutex("k").with_wait(ms(20_000));
+    let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WrongKind);
+    assert_eq!(client.mutex("k").try_lock().await.unwrap_err().kind(), ErrorKind::WrongKind);
+    settled(&client).await;
+    assert_eq!(server.cli::<Vec<String>>("LRANGE lock:k 0 -1"), ["precious"]);
+}
+
+/// A server that forgot its scripts (restart, failover, `SCRIPT FLUSH`) is sent their text; `SCRIPT LOAD` in between
+/// would be one more thing to fail.
+#[tokio::test]
+async fn forgotten_scripts_are_not_noticed() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for round in 0..20 {
+        let () = server.cli("SCRIPT FLUSH");
+        let guard = client.mutex("k").lock().await.unwrap();
+        let () = server.cli("SCRIPT FLUSH");
+        guard.extend(ms(20_000)).await.unwrap();
+        if round % 2 == 0 {
+            let () = server.cli("SCRIPT FLUSH");
+        }
+        guard.release().await.unwrap();
+    }
+    assert!(server.calls("eval") >= 50);
+    assert!(!server.has("lock:k"));
+}

@@ -1,0 +1,149 @@
+//! Claims and holders that are dropped at an arbitrary point.
+
+use std::time::{Duration, Instant};
+
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use lock_tests::{Action, Op, Proxy, RedisServer, client_with, eventually, ms};
+use tokio::time::timeout;
+
+/// U2: the acquire future is dropped in flight. redisson#2714, #4368; constructorfabric/gears-rust#4237;
+/// llm-d-rl-time-slicing#80.
+#[tokio::test]
+async fn a_lock_that_is_dropped_in_flight_leaves_no_key_and_no_renewal() {
+    let server = RedisServer::start();
+    let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(300))).await;
+    server.load_scripts();
+    let before = server.script_calls();
+    let paused = Instant::now();
+    let () = server.cli("CLIENT PAUSE 600");
+    let mutex = client.mutex("k");
+    timeout(ms(100), mutex.lock()).await.unwrap_err();
+    timeout(ms(100), mutex.try_lock()).await.unwrap_err();
+    timeout(ms(100), mutex.run(async |_| ())).await.unwrap_err();
+    assert!(paused.elapsed() < ms(600), "all were dropped during the pause");
+
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+    assert!(!server.has("lock:k"));
+    assert!(server.script_calls() > before, "claims were in flight");
+    stays_quiet(&server, ms(400)).await;
+}
+
+/// P8: the acquire future is dropped at a random point, 1,000 times. redis/rueidis#1010.
+#[tokio::test]
+async fn a_thousand_dropped_claims_leave_no_key() {
+    let server = RedisServer::start();
+    let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
+    let cut = cut_off(&client, 1_000).await;
+    assert!(cut.dropped > 100 && cut.granted > 20, "{cut:?}");
+    // Far less than the ttl, so it was no expiry.
+    let keys = || server.cli::<Vec<String>>("KEYS lock:k*");
+    eventually("all keys are gone", ms(5_000), || keys().is_empty()).await;
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+    assert!(keys().is_empty());
+}
+
+/// P21, R1: the claim is cancelled when its grant arrives, 10,000 times; the bug was a key that is renewed for ever.
+/// redisson#7272.
+#[tokio::test]
+async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
+    let server = RedisServer::start();
+    let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(1_000))).await;
+    let cut = cut_off(&client, 10_000).await;
+    assert!(cut.dropped > 1_000 && cut.granted > 500, "{cut:?}");
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+    assert!(server.cli::<Vec<String>>("KEYS lock:k*").is_empty());
+    stays_quiet(&server, ms(500)).await;
+}
+
+/// R6, P4: a task is aborted while it holds, and while it asks. redisson#2714, #4368; blnk#354.
+#[tokio::test]
+async fn an_aborted_task_gives_its_lock_back() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
+
+    let mutex = client.mutex("guard");
+    let holder = tokio::spawn(async move {
+        let _guard = mutex.lock().await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let mutex = client.mutex("body");
+    let runner = tokio::spawn(async move { mutex.run(|_| std::future::pending::<()>()).await });
+    let held = || server.has("lock:guard") && server.has("lock:body");
+    eventually("both are held", ms(5_000), held).await;
+    holder.abort();
+    runner.abort();
+    let free = || !server.has("lock:guard") && !server.has("lock:body");
+    eventually("both are free", ms(5_000), free).await;
+
+    let slow = proxy.rule(Op::Acquire, Action::DelayReply(ms(300))).times(2);
+    let asking =
+        [tokio::spawn(drop_guard(client.mutex("a"))), tokio::spawn(try_it(client.mutex("b")))];
+    eventually("the claims are in the store", ms(5_000), || server.has("lock:a")).await;
+    for task in &asking {
+        task.abort();
+    }
+    settled(&client).await;
+    assert!(slow.hits() >= 1);
+    eventually("nothing is left", ms(5_000), || !server.has("lock:a") && !server.has("lock:b"))
+        .await;
+    eventually("the client is idle", ms(5_000), || Vitals::of(&client).is_idle()).await;
+}
+
+async fn drop_guard(mutex: lock_core::Mutex) {
+    drop(mutex.lock().await);
+}
+
+async fn try_it(mutex: lock_core::Mutex) {
+    drop(mutex.try_lock().await);
+}
+
+#[derive(Debug, Default)]
+struct Cut {
+    dropped: usize,
+    granted: usize,
+}
+
+/// Claims `rounds` times and drops each claim after a time that varies around a round trip.
+async fn cut_off(client: &LockClient, rounds: usize) -> Cut {
+    let start = Instant::now();
+    for _ in 0..20 {
+        client.mutex("k-warm").lock().await.unwrap().release().await.unwrap();
+    }
+    let round_trip = start.elapsed() / 40;
+    let mut cut = Cut::default();
+    for round in 0..rounds {
+        // Golden-ratio steps cover the range evenly.
+        let part = (round as f64 * 0.618_033_988_75).fract();
+        let patience = round_trip.mul_f64(part * 3.0);
+        let mutex = client.mutex(format!("k{}", round % 7));
+        tokio::select! {
+            biased;
+            () = spin(patience) => cut.dropped += 1,
+            guard = mutex.lock() => {
+                cut.granted += 1;
+                drop(guard.unwrap());
+            }
+        }
+    }
+    cut
+}
+
+/// Waits far more exactly than a timer does.
+async fn spin(span: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < span {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Nothing is sent any more, by a renewal in particular.
+async fn stays_quiet(server: &RedisServer, span: Duration) {
+    let calls = server.script_calls();
+    tokio::time::sleep(span).await;
+    assert_eq!(server.script_calls(), calls);
+}

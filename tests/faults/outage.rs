@@ -1,0 +1,181 @@
+//! A store that is away: how soon one is told, and that it is never called "busy".
+
+use std::time::Instant;
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{ErrorKind, LockClient, LockOptions};
+use lock_tests::{Action, Op, Proxy, RedisServer, client, eventually, ms, within};
+
+/// What a loaded machine may add to a bound.
+const SLACK: u64 = 600;
+
+/// R25: Redis is stopped, or answers after ten seconds. redisson#2801, #543, #5002.
+#[tokio::test]
+async fn a_wait_on_a_silent_store_ends_in_time_and_is_not_busy() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    server.pause();
+    let mutex = client.mutex("k");
+    let attempts = [
+        (mutex.clone().without_wait(), 500),
+        (mutex.clone().with_wait(ms(200)), 200),
+        (mutex.clone().with_wait(ms(2_000)), 2_000),
+    ];
+    for (mutex, limit) in attempts {
+        let behind = tokio::spawn(mutex.clone().with_wait(ms(limit)).lock());
+        let (outcome, _) = within("an answer", ms(limit + SLACK), mutex.lock()).await;
+        let error = outcome.unwrap_err();
+        assert!(error.is_unavailable() && !error.is_busy(), "{limit} ms: {error:?}");
+        let (outcome, _) = within("an answer", ms(limit + SLACK), behind).await;
+        let error = outcome.unwrap().unwrap_err();
+        assert!(error.is_unavailable() && !error.is_busy(), "{limit} ms, behind: {error:?}");
+    }
+    server.resume();
+    settled(&client).await;
+    assert!(!server.has("lock:k"));
+    assert!(Vitals::of(&client).is_idle());
+}
+
+/// R25, with a server that answers, but late.
+#[tokio::test]
+async fn a_wait_on_a_slow_store_ends_in_time_and_is_not_busy() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let slow = proxy.rule(Op::Acquire, Action::DelayReply(ms(10_000))).always();
+    for limit in [200, 2_000] {
+        let mutex = client.mutex("k").with_wait(ms(limit));
+        let (outcome, _) = within("an answer", ms(limit + SLACK), mutex.lock()).await;
+        assert!(outcome.unwrap_err().is_unknown());
+    }
+    assert!(slow.hits() >= 2);
+}
+
+/// U10: the server is down. No endless loop, no panic, no storm of connections. rslock 30c363c, redlock-rs#11.
+#[tokio::test]
+async fn a_server_that_turns_all_away_is_asked_seldom() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    proxy.turn_away(true);
+    assert_eq!(proxy.close_all(), 1);
+    let before = proxy.connections();
+    let waiters: Vec<_> = (0..20)
+        .map(|key| tokio::spawn(client.mutex(format!("k{key}")).with_wait(ms(2_000)).lock()))
+        .collect();
+    for waiter in waiters {
+        let (outcome, _) = within("an answer", ms(2_000 + SLACK), waiter).await;
+        let error = outcome.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    }
+    let dialled = proxy.connections() - before;
+    assert!((2..=40).contains(&dialled), "{dialled} connections in 2 s");
+
+    proxy.turn_away(false);
+    let (guard, _) = within("the lock", ms(10_000), client.mutex("k").lock()).await;
+    guard.unwrap().release().await.unwrap();
+}
+
+/// A refused connection: at once without a wait, within the wait otherwise, and never a panic.
+#[tokio::test]
+async fn a_refused_connection_is_unavailable() {
+    let url = {
+        let mut server = RedisServer::start();
+        server.kill();
+        server.url()
+    };
+    let (outcome, _) = within("an answer", ms(5_000), RedisStore::connect(&url)).await;
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+
+    let store = RedisStore::builder(&url).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let (outcome, _) = within("an answer", ms(1_000), client.mutex("k").try_lock()).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    let waiting = client.mutex("k").with_wait(ms(400)).lock();
+    let (outcome, took) = within("an answer", ms(400 + SLACK), waiting).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(took >= ms(395));
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+}
+
+/// A server that accepts connections and never says a word.
+#[tokio::test]
+async fn a_mute_server_is_unavailable_within_the_wait() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    proxy.ignore_new(true);
+    let store = RedisStore::builder(proxy.url()).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let waiting = client.mutex("k").with_wait(ms(300)).lock();
+    let (outcome, _) = within("an answer", ms(300 + SLACK), waiting).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    let (outcome, _) = within("an answer", ms(1_500 + SLACK), client.mutex("k").try_lock()).await;
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(proxy.connections() >= 1);
+
+    proxy.ignore_new(false);
+    let (guard, _) = within("the lock", ms(10_000), client.mutex("k").lock()).await;
+    guard.unwrap().release().await.unwrap();
+}
+
+/// The server is gone while a lock is held, and comes back empty: the loss is told, the next number is larger.
+#[tokio::test]
+async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mutex = client.mutex("k").with_ttl(ms(3_000)).with_wait(ms(20_000));
+    let guard = mutex.lock().await.unwrap();
+    server.kill();
+    server.boot();
+    let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
+    assert_eq!(reason, lock_core::LostReason::Gone);
+    let next = mutex.lock().await.unwrap();
+    assert!(next.fencing_token() > guard.fencing_token());
+    next.release().await.unwrap();
+}
+
+/// A release that cannot be sent is sent when the server is back, long before the ttl.
+#[tokio::test]
+async fn a_release_during_an_outage_is_made_good() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let awaited = client.mutex("awaited").with_ttl(ms(60_000)).lock().await.unwrap();
+    let dropped = client.mutex("dropped").with_ttl(ms(60_000)).lock().await.unwrap();
+    proxy.cut();
+    let start = Instant::now();
+    drop(dropped);
+    let (outcome, _) = within("an answer", ms(5_000), awaited.release()).await;
+    assert!(outcome.unwrap_err().is_unavailable());
+    assert_eq!(Vitals::of(&client).pending, 2);
+    assert!(server.has("lock:awaited") && server.has("lock:dropped"));
+    proxy.heal();
+    let gone = || !server.has("lock:awaited") && !server.has("lock:dropped");
+    eventually("both are free", ms(10_000), gone).await;
+    settled(&client).await;
+    assert!(start.elapsed() < ms(30_000));
+}
+
+/// drain() while a renewal is under way, and with a store that does not answer.
+#[tokio::test]
+async fn a_drain_ends_in_time_whatever_the_store_does() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let defaults = LockOptions::new().with_ttl(ms(3_000));
+    let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
+    let slow = proxy.rule(Op::Renew, Action::DelayReply(ms(450))).once();
+    let mutex = client.mutex("k");
+    let body = tokio::spawn(async move { mutex.run(|_| std::future::pending::<()>()).await });
+    eventually("a renewal is under way", ms(5_000), || slow.hits() == 1).await;
+    let (drained, _) = within("the drain", ms(2_000), client.drain(ms(300))).await;
+    let error = body.await.unwrap().unwrap_err();
+    assert!(error.is_lost(), "{error:?}");
+    assert_eq!(drained.held, 0);
+    assert_eq!(client.mutex("k").lock().await.unwrap_err().kind(), ErrorKind::Draining);
+}

@@ -1,0 +1,109 @@
+//! Passwords and access control.
+
+use lock_core::store::RedisStore;
+use lock_core::testing::settled;
+use lock_core::{ErrorKind, LockClient, LockOptions, Released};
+use lock_tests::{RedisServer, Trace, ms, within};
+
+const DOCS: &str = include_str!("../../lock-core/src/store/redis/mod.rs");
+
+/// The line that the documentation of `RedisStore` gives.
+fn documented() -> Vec<&'static str> {
+    let line = DOCS.lines().find_map(|line| {
+        line.trim_start_matches("//!").trim_start_matches("///").trim().strip_prefix("ACL SETUSER ")
+    });
+    line.expect("the docs show the permissions").split(' ').collect()
+}
+
+async fn try_all(url: &str) -> Result<(), lock_core::Error> {
+    let store = RedisStore::connect(url).await?;
+    let defaults = LockOptions::new().with_wait(ms(300));
+    let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
+    let guard = client.mutex("k").lock().await?;
+    guard.extend(ms(20_000)).await?;
+    assert_eq!(guard.release().await?, Released::InTime);
+    let held = client.mutex("k").with_min_hold(ms(100)).lock().await?;
+    assert_eq!(held.release().await?, Released::InTime);
+    settled(&client).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough_and_each_is_needed() {
+    let server = RedisServer::start();
+    let acl = documented();
+    let user = acl[0];
+    let set_user = |rights: &[&str]| {
+        let () = server.cli(&format!("ACL SETUSER {user} reset on"));
+        let mut command = vec!["ACL", "SETUSER"];
+        command.extend(rights);
+        let _: () = server.connect().command(&command).unwrap();
+    };
+    let url = server.url_for(user, "password");
+    set_user(&acl);
+    try_all(&url).await.unwrap();
+    // The text of the scripts is sent, too.
+    let () = server.cli("SCRIPT FLUSH");
+    try_all(&url).await.unwrap();
+
+    for right in acl.iter().filter(|right| right.starts_with('+')) {
+        let fewer: Vec<_> = acl.iter().filter(|other| *other != right).copied().collect();
+        set_user(&fewer);
+        let () = server.cli("SCRIPT FLUSH");
+        let (outcome, _) = within("an answer", ms(5_000), try_all(&url)).await;
+        let optional = ["+info", "+ping", "+hello", "+client|setinfo"].contains(right);
+        match outcome {
+            Ok(()) => assert!(optional, "{right} is not needed"),
+            Err(error) => {
+                assert!(!optional, "without {right}: {error:?}");
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "without {right}: {error:?}");
+                assert!(error.to_string().contains("permission"), "without {right}: {error:?}");
+            }
+        }
+        let () = server.cli("DEL lock:k");
+    }
+}
+
+/// NOPERM on the keys: another namespace than the user's.
+#[tokio::test]
+async fn a_namespace_without_permission_is_an_error_at_once() {
+    let server = RedisServer::start();
+    let mut command = vec!["ACL", "SETUSER"];
+    let acl = documented();
+    command.extend(&acl);
+    let () = server.connect().command(&command).unwrap();
+    let store = RedisStore::connect(server.url_for(acl[0], "password")).await.unwrap();
+    let client = LockClient::builder(store).with_namespace("shop").build().unwrap();
+    let mutex = client.mutex("k").with_wait(ms(20_000));
+    let (outcome, _) = within("an answer", ms(3_000), mutex.lock()).await;
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("permission"), "{error:?}");
+    assert!(server.cli::<Vec<String>>("KEYS shop:*").is_empty());
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_an_error_that_does_not_show_it() {
+    let trace = Trace::start();
+    let server = RedisServer::start_with_password("hunter2");
+    let wrong = server.url().replace("hunter2", "swordfish");
+    let missing = server.url().replace(":hunter2@", "");
+    for url in [wrong, missing] {
+        let (outcome, _) = within("an answer", ms(5_000), RedisStore::connect(&url)).await;
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.to_string().contains("password"), "{error}");
+        let store = RedisStore::builder(&url).connect_lazy().unwrap();
+        let client = LockClient::builder(store).build().unwrap();
+        let (outcome, _) = within("an answer", ms(1_000), client.mutex("k").try_lock()).await;
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        for text in [format!("{error:?} {error}"), format!("{client:?}"), trace.text()] {
+            assert!(!text.contains("swordfish") && !text.contains("hunter2"), "{text}");
+        }
+    }
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    assert!(!trace.text().contains("hunter2"));
+}

@@ -1,0 +1,296 @@
+//! Leases that are kept, doubted, lost, and not kept longer than they should.
+
+use std::time::{Duration, Instant};
+
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockOptions, LostReason, Released};
+use lock_tests::{
+    Action, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
+};
+
+/// U3: a renewal outlives the release. redisson#7272, spring-integration#10446.
+#[tokio::test]
+async fn a_renewal_that_arrives_after_the_release_revives_nothing() {
+    for min_hold in [None, Some(ms(20_000))] {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(&server);
+        let defaults = LockOptions::new().with_ttl(ms(60_000));
+        let defaults = min_hold.map_or(defaults, |least| defaults.with_min_hold(least));
+        let client = client_with(&proxy.url(), defaults).await;
+        let guard = client.mutex("k").lock().await.unwrap();
+        let gate = Gate::new();
+        let stray = proxy.rule(Op::Renew, Action::Stray(gate.clone())).once();
+        let lease = guard.lease();
+        let extension = tokio::spawn(lease.extend(ms(120_000)));
+        eventually("the renewal is on its way", ms(5_000), || stray.hits() == 1).await;
+        proxy.close_all();
+        // The connection broke, so the renewal is repeated: let that one arrive.
+        extension.await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::InTime);
+        settled(&client).await;
+        let left = server.pttl("lock:k");
+        assert_eq!(left == -2, min_hold.is_none());
+        let before = server.script_calls();
+        gate.open();
+        eventually("the late renewal arrives", ms(5_000), || server.script_calls() > before).await;
+        assert!(server.pttl("lock:k") <= left.max(-2), "nothing was created or lengthened");
+    }
+}
+
+/// U3: many short holds that end when their first renewal is due.
+#[tokio::test]
+async fn releases_that_race_with_renewals_leave_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(150))).await;
+    let mut tasks = Vec::new();
+    for key in 0..40_u64 {
+        let mutex = client.mutex(format!("k{key}"));
+        tasks.push(tokio::spawn(async move {
+            for round in 0..25 {
+                let guard = mutex.lock().await.unwrap();
+                tokio::time::sleep(ms(20 + (key + round) % 50)).await;
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(proxy.seen(Op::Renew) > 100, "renewals did happen");
+    assert!(server.cli::<Vec<String>>("KEYS lock:k*").is_empty());
+    assert!(Vitals::of(&client).is_idle());
+    let seen = proxy.seen(Op::Renew);
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(proxy.seen(Op::Renew), seen, "no renewal outlives its lock");
+}
+
+/// U4: a failed renewal is not a loss; a dead store is one, in time. linagora/cozy-stack#4911, distkit.
+#[tokio::test]
+async fn one_failed_renewal_loses_nothing_and_a_dead_store_does_by_the_deadline() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let guard = client.mutex("k").with_ttl(ms(3_000)).lock().await.unwrap();
+    let entered = Instant::now();
+    let late = proxy.rule(Op::Renew, Action::DelayRequest(ms(800))).once();
+    eventually("the renewal is late", ms(5_000), || late.hits() == 1).await;
+    let bound = ms(10_000);
+    eventually("a later one works", bound, || entered.elapsed() > ms(3_100) && guard.is_valid())
+        .await;
+
+    server.pause();
+    let (left, since) = (guard.remaining(), Instant::now());
+    let (reason, _) = within("the loss", left + ms(2_000), guard.lost()).await;
+    let took = since.elapsed();
+    assert!(!guard.is_valid());
+    server.resume();
+    assert_eq!(reason, LostReason::Expired);
+    assert!(took + ms(5) >= left, "neither earlier ({took:?} of {left:?}) ..");
+    assert!(took < left + ms(1_000), "nor later");
+}
+
+/// P16: nothing is renewed for longer than the ttl, the key is free, then the store is back.
+/// redis-semaphore#175.
+#[tokio::test]
+async fn a_lock_that_expired_during_an_outage_is_not_created_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let guard = client.mutex("k").with_ttl(ms(1_000)).lock().await.unwrap();
+    proxy.cut();
+    let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
+    assert_eq!(reason, LostReason::Expired);
+    eventually("the key expires", ms(5_000), || !server.has("lock:k")).await;
+    proxy.heal();
+    // The client gets through again.
+    let next = client.mutex("other").with_wait(ms(20_000)).lock().await.unwrap();
+    assert!(next.is_valid());
+    assert!(!server.has("lock:k"));
+    assert!(!guard.is_valid());
+    assert_eq!(guard.release().await.unwrap(), Released::Expired);
+    assert!(!server.has("lock:k"));
+}
+
+/// P17: Redis is killed while a lock is held. redis-semaphore#199.
+#[tokio::test]
+async fn a_killed_server_is_a_loss_by_the_deadline() {
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mutex = client.mutex("k").with_ttl(ms(1_500));
+    let guard = mutex.lock().await.unwrap();
+    server.kill();
+    let left = guard.remaining();
+    let (reason, took) = within("the loss", left + ms(1_000), guard.lost()).await;
+    assert_eq!(reason, LostReason::Expired);
+    assert!(took + ms(5) >= left);
+    assert!(!guard.is_valid());
+    let (outcome, _) = within("an answer", ms(5_000), guard.release()).await;
+    assert!(outcome.unwrap_err().is_unavailable());
+
+    server.boot();
+    let (guard, _) = within("the lock", ms(10_000), mutex.with_wait(ms(10_000)).lock()).await;
+    guard.unwrap().release().await.unwrap();
+    settled(&client).await;
+}
+
+/// P18: renewals of short leases are few. redlock-universal.
+#[tokio::test]
+async fn renewals_are_at_most_twice_as_many_as_needed() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.load_scripts();
+    for ttl in [1_000, 300, 100] {
+        server.reset_calls();
+        let start = Instant::now();
+        let guard = client.mutex("k").with_ttl(ms(ttl)).lock().await.unwrap();
+        tokio::time::sleep(ms(2_000)).await;
+        let calls = server.script_calls() - 1;
+        let most = 2.0 * start.elapsed().as_secs_f64() / (ms(ttl).as_secs_f64() / 3.0);
+        assert!(calls as f64 <= most, "{calls} renewals of {ttl} ms, at most {most}");
+        // A lease of 100 ms may be lost on a loaded machine; the longer ones must not be.
+        if ttl >= 300 {
+            assert!(guard.is_valid(), "{ttl} ms");
+            assert!(calls >= 2_000 / ttl);
+        }
+        drop(guard);
+        settled(&client).await;
+    }
+}
+
+/// P20: one renewal meets a closed connection or an error, the next works. redlock-universal,
+/// linagora/cozy-stack#4911.
+#[tokio::test]
+async fn a_renewal_that_fails_once_moves_no_deadline_and_loses_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    for action in [
+        Action::CloseBefore,
+        Action::CloseAfter,
+        Action::Refuse("LOADING Redis is loading the dataset in memory"),
+        Action::Refuse("BUSY Redis is busy running a script"),
+        Action::Duplicate,
+    ] {
+        let guard = client.mutex("k").with_ttl(ms(1_500)).lock().await.unwrap();
+        let entered = Instant::now();
+        let fault = proxy.rule(Op::Renew, action.clone()).once();
+        let mut before = guard.remaining();
+        while fault.hits() == 0 {
+            assert!(guard.remaining() <= before, "nothing but a renewal moves it");
+            before = guard.remaining();
+            tokio::time::sleep(ms(5)).await;
+            assert!(entered.elapsed() < ms(5_000), "{action:?}");
+        }
+        let outlived = || entered.elapsed() > ms(1_600);
+        eventually("the first lease would be over", ms(5_000), outlived).await;
+        assert!(guard.is_valid(), "{action:?}");
+        assert!(server.pttl("lock:k") > 0);
+        assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    }
+}
+
+/// R2: tasks of one process alternate at full speed, then one holds for three leases. redisson#6844, PR 7070.
+#[tokio::test]
+async fn a_lock_held_after_a_storm_of_tries_is_renewed() {
+    let server = RedisServer::start();
+    let ours = client_with(&server.url(), LockOptions::new().with_ttl(ms(600))).await;
+    let other = client(&server.url()).await;
+    let end = Instant::now() + ms(500);
+    let storm = |_| {
+        let mutex = ours.mutex("k");
+        tokio::spawn(async move {
+            let mut taken = 0;
+            while Instant::now() < end {
+                // "Somebody has it" is the only other answer of a healthy store.
+                if let Some(guard) = mutex.try_lock().await.unwrap() {
+                    taken += 1;
+                    guard.release().await.unwrap();
+                } else {
+                    tokio::task::yield_now().await;
+                }
+            }
+            taken
+        })
+    };
+    let tasks: Vec<_> = (0..4).map(storm).collect();
+    let mut taken = 0;
+    for task in tasks {
+        taken += task.await.unwrap();
+    }
+    assert!(taken > 20, "{taken}");
+
+    let guard = ours.mutex("k").lock().await.unwrap();
+    let start = Instant::now();
+    while start.elapsed() < ms(1_800) {
+        assert!(other.mutex("k").try_lock().await.unwrap().is_none());
+        assert!(guard.is_valid());
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    assert!(Vitals::of(&ours).is_idle());
+}
+
+/// R8: the holder's packets vanish, without a reset. hashicorp/consul#18271, redisson#3187.
+#[tokio::test]
+async fn a_holder_in_a_black_hole_is_told_at_its_deadline() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let mutex = client.mutex("k").with_ttl(ms(1_500));
+    let polls = std::sync::atomic::AtomicUsize::new(0);
+    let start = Instant::now();
+    let body = mutex.run(async |lease| {
+        proxy.cut();
+        loop {
+            assert!(lease.is_valid(), "no poll starts after the deadline");
+            polls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tokio::time::sleep(ms(10)).await;
+        }
+    });
+    let (outcome, _): (Result<(), _>, Duration) = within("the loss", ms(5_000), body).await;
+    assert!(outcome.unwrap_err().is_lost());
+    assert!(polls.into_inner() > 10);
+    assert!(start.elapsed() >= ms(1_470));
+}
+
+/// centrifugal/centrifugo PR 1192: only the open connection is a black hole; a new one would work. redis-rs keeps such a
+/// connection for as long as the kernel does.
+#[tokio::test]
+async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let guard = client.mutex("k").with_ttl(ms(6_000)).lock().await.unwrap();
+    let entered = Instant::now();
+    assert_eq!(proxy.black_hole(), 1);
+    eventually("the lease outlives its first ttl", ms(12_000), || {
+        assert!(guard.is_valid());
+        entered.elapsed() > ms(6_500)
+    })
+    .await;
+    assert_eq!(proxy.connections(), 2);
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+}
+
+/// FLUSHALL, a foreign DEL or a foreign SET under a holder: noticed by the next renewal, and final.
+#[tokio::test]
+async fn a_lock_that_was_taken_away_is_a_loss_at_the_next_renewal() {
+    let server = RedisServer::start();
+    let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(3_000))).await;
+    let mut last = None;
+    for (command, reason) in [
+        ("FLUSHALL", LostReason::Gone),
+        ("DEL lock:k", LostReason::Gone),
+        ("SET lock:k other PX 500", LostReason::TakenByOther),
+    ] {
+        let guard = client.mutex("k").with_wait(ms(10_000)).lock().await.unwrap();
+        assert!(last < Some(guard.fencing_token()), "also when the counter is lost");
+        last = Some(guard.fencing_token());
+        drop(server.cli::<redis::Value>(command));
+        let (lost, _) = within("the loss", ms(2_500), guard.lost()).await;
+        assert_eq!(lost, reason);
+        assert!(guard.extend(ms(10_000)).await.unwrap_err().is_lost());
+        assert!(!guard.is_valid());
+    }
+}

@@ -1,0 +1,198 @@
+//! Waiting: how soon a free lock is taken, what waiting costs the server, and who waits for nobody.
+
+use std::time::{Duration, Instant};
+
+use lock_core::testing::{Vitals, settled};
+use lock_core::{ErrorKind, LockOptions};
+use lock_tests::{Action, Op, Proxy, RedisServer, client, client_with, eventually, ms, within};
+
+/// A waiter asks again after at most this long.
+const POLL: Duration = Duration::from_millis(105);
+/// Commands of waiters per second, key and process.
+const RATE: u64 = 20;
+
+/// P23: the release lands between the waiter's failed try and whatever it waits for. ionelmc/python-redis-lock#71.
+#[tokio::test]
+async fn a_waiter_takes_a_freed_lock_within_the_poll_interval() {
+    let server = RedisServer::start();
+    let (a, b) = (client(&server.url()).await, client(&server.url()).await);
+    let mut in_time = 0;
+    for round in 0..12 {
+        let guard = a.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        let waiter = tokio::spawn(b.mutex("k").with_wait(ms(20_000)).lock());
+        // From the first try on, at each place of the poll interval.
+        tokio::time::sleep(ms(1 + round * 11)).await;
+        assert!(!waiter.is_finished());
+        guard.release().await.unwrap();
+        let (next, took) = within("the lock", ms(10_000), waiter).await;
+        next.unwrap().unwrap().release().await.unwrap();
+        in_time += u32::from(took <= POLL + ms(30));
+    }
+    // Each of them on an idle machine; a busy one delays some.
+    assert!(in_time >= 8, "{in_time} of 12");
+}
+
+/// One claim per key and process, however many wait behind it, and at most twenty commands a second.
+#[tokio::test]
+async fn fifty_waiters_of_one_process_cost_no_more_than_one() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.load_scripts();
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    server.reset_calls();
+    let start = Instant::now();
+    let wait = |wait| tokio::spawn(client.mutex("k").with_wait(wait).lock());
+    let losers: Vec<_> = (0..50).map(|_| wait(ms(3_000))).collect();
+    for loser in losers {
+        let error = loser.await.unwrap().unwrap_err();
+        assert!(error.is_busy(), "{error:?}");
+    }
+    let (calls, took) = (server.script_calls(), start.elapsed());
+    assert!(calls >= 10, "{calls}: it was polled");
+    assert!(calls <= RATE * (took.as_secs() + 1), "{calls} calls in {took:?}");
+
+    // When it is free, each gets it in turn, with one claim and one release each.
+    let winners: Vec<_> = (0..50).map(|_| wait(ms(60_000))).collect();
+    eventually("they wait", ms(5_000), || server.script_calls() > calls).await;
+    assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
+    server.reset_calls();
+    for winner in winners {
+        winner.await.unwrap().unwrap().release().await.unwrap();
+    }
+    let calls = server.script_calls();
+    assert!((100..=105).contains(&calls), "{calls} calls for 50 pairs");
+    assert!(Vitals::of(&client).is_idle());
+}
+
+/// Waiters that come and go, each with little patience, poll no faster together than one that stays.
+#[tokio::test]
+async fn impatient_waiters_one_after_another_do_not_poll_faster() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.load_scripts();
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    server.reset_calls();
+    let start = Instant::now();
+    let mut waiters = Vec::new();
+    while start.elapsed() < ms(3_000) {
+        waiters.push(tokio::spawn(client.mutex("k").with_wait(ms(100)).lock()));
+        tokio::time::sleep(ms(5)).await;
+    }
+    let count = waiters.len();
+    for waiter in waiters {
+        let error = waiter.await.unwrap().unwrap_err();
+        assert!(error.is_busy(), "{error:?}");
+    }
+    assert!(count > 100, "{count}");
+    let calls = server.script_calls();
+    assert!(calls <= RATE * (start.elapsed().as_secs() + 1), "{calls} calls for {count} waiters");
+}
+
+/// Those who stand behind tasks of their own process and give up are told "busy": the store is fine.
+#[tokio::test]
+async fn giving_up_in_the_line_of_ones_own_process_is_busy() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mut tasks = Vec::new();
+    for number in 0..200_u64 {
+        let mutex = client.mutex("k").with_wait(ms(50 + number * 3));
+        tasks.push(tokio::spawn(async move {
+            let guard = mutex.lock().await?;
+            tokio::time::sleep(ms(3)).await;
+            guard.release().await
+        }));
+    }
+    let (mut served, mut busy) = (0, 0);
+    for task in tasks {
+        match task.await.unwrap() {
+            Ok(_) => served += 1,
+            Err(error) if error.is_busy() => busy += 1,
+            Err(error) => panic!("neither served nor busy, but {error:?}"),
+        }
+    }
+    assert!(served > 10 && busy > 10, "{served} served, {busy} busy");
+}
+
+/// R25: without a wait it is one round trip, and nothing is subscribed. redisson#2801, #543, #5002.
+#[tokio::test]
+async fn a_try_is_one_command() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    server.load_scripts();
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    server.reset_calls();
+    assert!(client.mutex("k").try_lock().await.unwrap().is_none());
+    assert_eq!(server.script_calls(), 1);
+    assert_eq!(server.calls("subscribe") + server.calls("psubscribe"), 0);
+    let guard = client.mutex("free").try_lock().await.unwrap().expect("free");
+    assert_eq!(server.script_calls(), 2);
+    guard.release().await.unwrap();
+    assert_eq!(server.script_calls(), 3);
+}
+
+/// R20: asking again for what the task itself holds is an error, not a wait for oneself. redisson#4796.
+#[tokio::test]
+async fn a_task_that_asks_for_the_lock_it_holds_is_told_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mutex = client.mutex("k").wait_forever();
+    let body = mutex.run(async |_| {
+        let error = mutex.lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        // A body nested in a body shares the lease, also when two of them run side by side.
+        let (one, two) = tokio::join!(mutex.run(async |_| 1), mutex.run(async |_| 2));
+        one.unwrap() + two.unwrap()
+    });
+    let (sum, _) = within("an answer", ms(5_000), body).await;
+    assert_eq!(sum.unwrap(), 3);
+
+    let guard = mutex.lock().await.unwrap();
+    let bound = guard.bind(async { mutex.lock().await.unwrap_err().kind() });
+    let (kind, _) = within("an answer", ms(5_000), bound).await;
+    assert_eq!(kind.unwrap(), ErrorKind::WouldDeadlock);
+}
+
+/// A holder that never releases is found out by its expiry, not by the next poll after it.
+#[tokio::test]
+async fn an_expiring_lock_is_taken_when_it_expires() {
+    let server = RedisServer::start();
+    let client = client_with(&server.url(), LockOptions::new().with_wait(ms(20_000))).await;
+    let start = Instant::now();
+    let () = server.cli("SET lock:k foreign NX PX 700");
+    let guard = client.mutex("k").lock().await.unwrap();
+    let took = start.elapsed();
+    assert!(took >= ms(695) && took < ms(2_000), "{took:?}");
+    guard.release().await.unwrap();
+}
+
+/// A waiter whose polls meet errors and closed connections still gets the lock.
+#[tokio::test]
+async fn a_waiter_survives_what_happens_to_its_claims() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    let faults = [
+        Action::CloseBefore,
+        Action::CloseAfter,
+        Action::Refuse("LOADING Redis is loading the dataset in memory"),
+        Action::Refuse("CLUSTERDOWN The cluster is down"),
+        Action::Refuse("MASTERDOWN Link with MASTER is down"),
+        Action::Refuse("TRYAGAIN later"),
+        Action::Refuse("OOM command not allowed when used memory > 'maxmemory'"),
+        Action::Refuse("NOSCRIPT No matching script"),
+        Action::LoseReply,
+    ];
+    let faults: Vec<_> =
+        faults.into_iter().map(|action| proxy.rule(Op::Acquire, action).after(1).once()).collect();
+    let waiter = tokio::spawn(client.mutex("k").with_wait(ms(60_000)).lock());
+    let met = || faults.iter().all(|fault| fault.hits() == 1);
+    eventually("it met them all", ms(20_000), met).await;
+    assert!(!waiter.is_finished());
+    assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
+    let (guard, _) = within("the lock", ms(10_000), waiter).await;
+    guard.unwrap().unwrap().release().await.unwrap();
+    settled(&client).await;
+    assert!(!server.has("lock:k"));
+}
