@@ -6,7 +6,6 @@ use super::{Database, Voucher};
 
 /// The books of one voucher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
 pub struct Audit {
     /// Orders in all.
     pub orders: i64,

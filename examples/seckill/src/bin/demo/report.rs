@@ -205,7 +205,57 @@ fn without_password(url: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{percentile, without_password};
+    use clap::Parser;
+    use seckill::db::Audit;
+
+    use super::{Report, percentile, without_password};
+    use crate::cli::{Cli, Options};
+    use crate::load::{Mode, Outcome};
+
+    /// What is said about one mode in which `users` users have `orders` orders in all.
+    fn broken(mode: Mode, orders: i64, users: i64, errors: u64) -> Vec<String> {
+        let options: Options = Cli::parse_from(["demo", "--users", "100"]).options;
+        let audit = Audit {
+            orders,
+            users_with_orders: users,
+            users_with_duplicates: orders - users,
+            stock_left: 100 - orders,
+            oversold: (orders - 100).max(0),
+        };
+        let outcome = Outcome {
+            mode,
+            audit,
+            requests: 500,
+            errors,
+            first_error: (errors > 0).then(|| "503 Service Unavailable".to_owned()),
+            took: Duration::from_secs(1),
+            latencies: vec![Duration::from_millis(1); 500],
+        };
+        let report = Report { redis: "redis://localhost", instances: 3, modes: vec![outcome] };
+        report.broken_promises(&options)
+    }
+
+    #[test]
+    fn promises_are_kept_by_one_order_each() {
+        assert_eq!(broken(Mode::Macro, 100, 100, 0), [""; 0]);
+        assert_eq!(broken(Mode::Layer, 100, 100, 0), [""; 0]);
+        assert_eq!(broken(Mode::None, 150, 100, 0), [""; 0]);
+    }
+
+    #[test]
+    fn every_broken_promise_is_named() {
+        for (broken, expected) in [
+            (broken(Mode::Macro, 101, 100, 0), "more than one order"),
+            (broken(Mode::Layer, 101, 100, 0), "more than one order"),
+            (broken(Mode::Macro, 101, 100, 0), "of a stock of 100"),
+            (broken(Mode::Macro, 99, 99, 0), "1 users asked and have no order"),
+            (broken(Mode::Layer, 100, 100, 2), "2 requests failed, the first with: 503"),
+            (broken(Mode::None, 100, 100, 0), "this run shows nothing"),
+            (broken(Mode::None, 150, 100, 1), "1 requests failed"),
+        ] {
+            assert!(broken.iter().any(|text| text.contains(expected)), "{expected}: {broken:?}");
+        }
+    }
 
     #[test]
     fn percentiles_are_nearest_ranks() {
