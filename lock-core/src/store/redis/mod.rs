@@ -23,7 +23,7 @@ use super::{
     Renewal, Renewed, Store, Waiting,
 };
 use crate::error::{Error, ErrorKind};
-use crate::time::{Instant, sleep_until};
+use crate::time::{Instant, sleep_until, sleep_until_some};
 use crate::token::Token;
 
 /// Leases on one Redis (6.2 or later) or Valkey server.
@@ -68,8 +68,6 @@ const FIRST_POLLS: [Duration; 3] =
     [Duration::from_millis(8), Duration::from_millis(20), Duration::from_millis(40)];
 /// The pause after a failure.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
-/// How long after its wait a claim may still be answered: without it every wait would end in "unknown".
-const LAST_CLAIM: Duration = Duration::from_millis(50);
 /// A key that has just expired for the server may not have for a replica or a slow clock.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
@@ -199,10 +197,8 @@ impl RedisStore {
     async fn claim_until(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
         let (mut polls, mut voids) = (0, 0);
         loop {
-            // The last one starts when the time is over, and needs some to be answered.
-            let soonest = Instant::now().saturating_add(LAST_CLAIM);
-            let until = waiting.until().map(|until| until.max(soonest));
-            let pause = match self.claim(claim, until).await {
+            let sent = Instant::now();
+            let pause = match self.claim(claim, waiting.until()).await {
                 Ok(Claimed::Granted(grant)) => return Ok(grant),
                 Ok(Claimed::Void) if voids == 0 => {
                     voids += 1;
@@ -210,13 +206,20 @@ impl RedisStore {
                 }
                 Ok(Claimed::Void) => return Err(self.refusal(claim, void_twice())),
                 Ok(Claimed::Busy(left)) => {
-                    if waiting.is_over() {
+                    waiting.report(Progress::Busy(left));
+                    let now = Instant::now();
+                    // No claim starts that could not be answered in time: its outcome would be unknown.
+                    let an_answer = now.saturating_since(sent).saturating_mul(2) + AFTER_EXPIRY;
+                    let rest = waiting.until().map(|until| until.saturating_since(now));
+                    if rest.is_some_and(|rest| rest <= an_answer) {
+                        sleep_until_some(waiting.until()).await;
+                        let left = left.saturating_sub(now.saturating_since(sent));
                         return Err(self.refusal(claim, Error::busy(left)));
                     }
-                    waiting.report(Progress::Busy(left));
                     let poll = FIRST_POLLS.get(polls).copied().unwrap_or(POLL);
                     (polls, voids) = (polls + 1, 0);
-                    jittered(poll).min(left.saturating_add(AFTER_EXPIRY))
+                    let pause = jittered(poll).min(left.saturating_add(AFTER_EXPIRY));
+                    rest.map_or(pause, |rest| pause.min(rest - an_answer))
                 }
                 Err(fault) => {
                     let permanent = fault.is_permanent();
@@ -225,12 +228,12 @@ impl RedisStore {
                         return Err(refusal);
                     }
                     waiting.report(Progress::Failed(refusal.error));
-                    jittered(FAILURE_PAUSE)
+                    let pause = jittered(FAILURE_PAUSE);
+                    let rest = waiting.until().map_or(pause, Instant::remaining);
+                    pause.min(rest)
                 }
             };
-            // One last claim when the time is over tells "busy" from "no answer" at its very end.
-            let next = Instant::now().saturating_add(pause);
-            sleep_until(waiting.until().map_or(next, |until| next.min(until))).await;
+            sleep_until(Instant::now().saturating_add(pause)).await;
         }
     }
 

@@ -1,0 +1,164 @@
+//! Everything that runs beside the demo: Redis, the instances, nginx, and the database file.
+//!
+//! One rule for all of them: a process ends when its standard input closes. The demo holds the
+//! other end of each pipe, so nothing outlives it, not even when it is killed.
+
+pub(crate) mod child;
+mod nginx;
+mod program;
+mod redis;
+
+use std::io;
+use std::net::TcpListener;
+use std::path::Path;
+
+use futures_util::future::{join_all, try_join_all};
+use seckill::db::Database;
+use seckill::process::READY;
+use tempfile::TempDir;
+
+use self::child::Child;
+use crate::BoxError;
+use crate::cli::Options;
+use crate::load::Mode;
+
+/// The running processes, and what is needed to talk to them.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    redis: Option<Child>,
+    instances: Vec<Child>,
+    nginx: Option<Child>,
+    database: Option<Database>,
+    addresses: Vec<String>,
+    redis_url: String,
+    directory: TempDir,
+}
+
+impl Fleet {
+    /// Nothing yet, but a directory.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            redis: None,
+            instances: Vec::new(),
+            nginx: None,
+            database: None,
+            addresses: Vec::new(),
+            redis_url: String::new(),
+            directory: tempfile::Builder::new().prefix("seckill-").tempdir()?,
+        })
+    }
+
+    /// Starts what the options ask for. Whatever becomes of it, [`stop`](Self::stop) afterwards.
+    pub(crate) async fn start(&mut self, options: &Options) -> Result<(), BoxError> {
+        let directory = self.directory.path();
+        if let Some(url) = &options.redis {
+            self.redis_url.clone_from(url);
+        } else {
+            let (redis, url) = redis::start(directory).await?;
+            self.redis = Some(redis);
+            self.redis_url = url;
+        }
+        let database = match &options.database {
+            Some(url) => url.clone(),
+            None => sqlite_url(directory),
+        };
+
+        let ports = free_ports(options.instances)?;
+        self.addresses = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+        let shared = Shared {
+            redis: &self.redis_url,
+            database: &database,
+            peers: self.addresses.join(","),
+            payment_ms: options.payment_ms,
+        };
+        // The first one alone: if something is amiss with Redis or the database, it is said once.
+        let (first, others) = ports.split_first().expect("BUG: there is at least one instance");
+        self.instances.push(instance(1, *first, &shared).await?);
+        let others = (2..).zip(others).map(|(number, port)| instance(number, *port, &shared));
+        self.instances.extend(try_join_all(others).await?);
+
+        if options.nginx {
+            let (nginx, address) = nginx::start(directory, &ports).await?;
+            self.nginx = Some(nginx);
+            self.addresses = vec![address];
+        }
+        self.database = Some(Database::connect(&database).await?);
+        Ok(())
+    }
+
+    /// Where requests go, in turn.
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// The URL of Redis.
+    pub(crate) fn redis(&self) -> &str {
+        &self.redis_url
+    }
+
+    /// The database of the instances.
+    pub(crate) fn database(&self) -> &Database {
+        self.database.as_ref().expect("BUG: used before it was started")
+    }
+
+    /// The voucher of this run for a mode. The name of the directory is nobody else's.
+    pub(crate) fn voucher(&self, mode: Mode) -> String {
+        let run = self.directory.path().file_name().unwrap_or_default().to_string_lossy();
+        format!("{run}-{mode}")
+    }
+
+    /// Ends every process that was started, and removes what was written.
+    pub(crate) async fn stop(mut self) {
+        // In the order in which they need each other.
+        if let Some(nginx) = self.nginx.take() {
+            nginx.stop().await;
+        }
+        join_all(self.instances.drain(..).map(Child::stop)).await;
+        if let Some(redis) = self.redis.take() {
+            redis.stop().await;
+        }
+        // What cannot be removed now is left: this is the end, and the result is known.
+        if let Some(database) = &self.database {
+            for mode in Mode::ALL {
+                database.withdraw(&self.voucher(mode)).await.ok();
+            }
+            database.close().await;
+        }
+        self.directory.close().ok();
+    }
+}
+
+/// What all instances have in common.
+struct Shared<'a> {
+    redis: &'a str,
+    database: &'a str,
+    peers: String,
+    payment_ms: u64,
+}
+
+async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<Child, BoxError> {
+    let mut command = child::this_program("instance")?;
+    command
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--name", &format!("instance-{number}")])
+        .args(["--peers", &shared.peers, "--payment-ms", &shared.payment_ms.to_string()])
+        // By the environment: these may hold passwords, and everybody can read a command line.
+        .env("REDIS_URL", shared.redis)
+        .env("DATABASE_URL", shared.database);
+    let mut child = Child::spawn(command)?;
+    child.says_on_stdout(READY).await.map_err(|_| format!("instance-{number} did not start"))?;
+    Ok(child)
+}
+
+/// A file that is not there yet. SQLite's URLs escape what a path may hold.
+fn sqlite_url(directory: &Path) -> String {
+    let path =
+        directory.join("seckill.db").to_string_lossy().replace('%', "%25").replace('?', "%3F");
+    format!("sqlite:{path}?mode=rwc")
+}
+
+/// Ports that nobody listens on now. All are held until all are known, so that they differ.
+fn free_ports(count: u16) -> io::Result<Vec<u16>> {
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
+    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+}

@@ -1,0 +1,72 @@
+//! A real nginx in front of the instances, with the configuration of this example.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use super::child::{self, Child};
+use super::{free_ports, program};
+use crate::BoxError;
+
+/// As it stands there: two instances on fixed ports.
+const CONFIGURATION: &str = include_str!("../../../../nginx.conf");
+
+/// The two places where the ports stand.
+const SERVERS: &str = "        server 127.0.0.1:3001;\n        server 127.0.0.1:3002;\n";
+const LISTEN: &str = "listen 127.0.0.1:8080;";
+
+/// What nginx says once its sockets are open.
+const READY: &str = "start worker process";
+
+/// Another process may take the port between our look and nginx's.
+const ATTEMPTS: usize = 3;
+
+pub(super) async fn start(
+    directory: &Path,
+    instances: &[u16],
+) -> Result<(Child, String), BoxError> {
+    let program = program::find("nginx", "nginx", "leave --nginx away")?;
+    let configuration = directory.join("nginx.conf");
+    let mut said = String::new();
+    for _ in 0..ATTEMPTS {
+        let port = free_ports(1)?[0];
+        std::fs::write(&configuration, configure(port, instances))?;
+        let mut command = child::tended(&program)?;
+        command.stderr(Stdio::piped()).arg("-p").arg(directory).arg("-c").arg(&configuration);
+        // Before it has read the configuration, it would log to where only root may write.
+        command.args(["-e", "stderr"]);
+        let mut nginx = Child::spawn(command)?;
+        match nginx.says_on_stderr(READY).await {
+            Ok(()) => return Ok((nginx, format!("http://127.0.0.1:{port}"))),
+            Err(not_ready) => said = not_ready.said,
+        }
+        nginx.stop().await;
+    }
+    Err(format!("nginx did not start; it said:\n{said}").into())
+}
+
+fn configure(listen: u16, instances: &[u16]) -> String {
+    let mut servers = String::new();
+    for port in instances {
+        writeln!(servers, "        server 127.0.0.1:{port};").expect("BUG: text can be extended");
+    }
+    CONFIGURATION.replace(SERVERS, &servers).replace(LISTEN, &format!("listen 127.0.0.1:{listen};"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::configure;
+
+    #[test]
+    fn every_port_of_the_shipped_configuration_is_replaced() {
+        let text = configure(9000, &[9001, 9002, 9003]);
+        let ports = |text: &str, before: &str| -> Vec<String> {
+            text.lines()
+                .filter_map(|line| line.trim().strip_prefix(before)?.strip_suffix(';'))
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(ports(&text, "server "), ["127.0.0.1:9001", "127.0.0.1:9002", "127.0.0.1:9003"]);
+        assert_eq!(ports(&text, "listen "), ["127.0.0.1:9000"]);
+    }
+}

@@ -1,0 +1,60 @@
+//! Puts several instances of the service under load and shows what the lock is worth.
+
+mod cli;
+mod fleet;
+mod load;
+mod report;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use seckill::process;
+
+use self::cli::{Cli, Command, Options};
+use self::fleet::{Fleet, child};
+use self::report::Report;
+
+/// Whatever went wrong: at this level it is only told.
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// 128 + SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    process::init_tracing();
+    let done = match cli.command {
+        Some(Command::Instance(config)) => child::instance(config).await,
+        Some(Command::Tend { program, arguments }) => child::tend(&program, &arguments).await,
+        None => demo(&cli.options).await,
+    };
+    done.unwrap_or_else(|error| process::failed(&*error))
+}
+
+async fn demo(options: &Options) -> Result<ExitCode, BoxError> {
+    let mut fleet = Fleet::new()?;
+    let done = tokio::select! {
+        done = measure(&mut fleet, options) => done,
+        () = process::stop_requested() => Ok(ExitCode::from(INTERRUPTED)),
+    };
+    fleet.stop().await;
+    done
+}
+
+async fn measure(fleet: &mut Fleet, options: &Options) -> Result<ExitCode, BoxError> {
+    fleet.start(options).await?;
+    let report = Report {
+        redis: fleet.redis(),
+        instances: options.instances,
+        modes: load::every_mode(fleet, options).await?,
+    };
+    let broken = report.broken_promises(options);
+    report.print(options.json, &broken)?;
+    if options.stay {
+        report::invite(fleet.addresses())?;
+        process::stop_requested().await;
+    }
+    Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,140 @@
+//! One process of the service, from its options to its last request.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use lock_core::store::RedisStore;
+use lock_core::{LockClient, LockOptions};
+use tokio::net::TcpListener;
+
+use crate::db::Database;
+use crate::payment::PaymentCheck;
+use crate::routes::{self, PAGE_VOUCHERS};
+use crate::service::OrderService;
+
+/// Long enough for a request that is being handled, and short enough for a deployment.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// How many there are of each voucher on the page.
+const PAGE_STOCK: u32 = 100;
+
+/// What a process needs to know.
+#[derive(Clone, Debug, clap::Args)]
+#[non_exhaustive]
+pub struct Config {
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3001")]
+    pub listen: SocketAddr,
+    /// The Redis that holds the locks, the same for every instance.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "REDIS_URL",
+        default_value = "redis://127.0.0.1/",
+        hide_env_values = true
+    )]
+    pub redis: String,
+    /// The database, the same for every instance: `sqlite:FILE?mode=rwc` or `postgres://…`.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "DATABASE_URL",
+        default_value = "sqlite:seckill.db?mode=rwc",
+        hide_env_values = true
+    )]
+    pub database: String,
+    /// The name that this instance signs with.
+    #[arg(long, default_value = "instance-1")]
+    pub name: HeaderValue,
+    /// Other instances that the page may press buttons of; needless behind a load balancer.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub peers: Vec<HeaderValue>,
+    /// How long the payment provider takes to answer, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 20)]
+    pub payment_ms: u64,
+}
+
+/// A process that listens and has yet to serve.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    locks: LockClient,
+    router: axum::Router,
+}
+
+/// Why a process does not start, or stops.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The lock client could not be built.
+    #[error("the locks cannot be set up")]
+    Locks(#[from] lock_core::ConfigError),
+    /// Redis is away, or refuses.
+    #[error("redis cannot be used")]
+    Redis(#[from] lock_core::Error),
+    /// The database is away, or refuses.
+    #[error("the database cannot be used")]
+    Database(#[from] sqlx::Error),
+    /// The name of the instance is not text.
+    #[error("the name of the instance has to be plain text")]
+    Name(#[from] axum::http::header::ToStrError),
+    /// The address is taken, or the like.
+    #[error("the address cannot be served")]
+    Listen(#[from] io::Error),
+}
+
+impl Server {
+    /// Connects to Redis and the database and takes the address.
+    ///
+    /// # Errors
+    ///
+    /// When one of the three cannot be had.
+    pub async fn bind(config: Config) -> Result<Self, ServerError> {
+        let locks = LockClient::builder(RedisStore::connect(&config.redis).await?)
+            .with_namespace("seckill")
+            .with_defaults(LockOptions::new().with_ttl(Duration::from_secs(10)))
+            .build()?;
+        let db = Database::connect(&config.database).await?;
+        // Every instance starts like this, so they take turns.
+        locks.mutex("schema").run(|_| prepare(db.clone())).await??;
+
+        let payment = PaymentCheck::new(Duration::from_millis(config.payment_ms));
+        let service = OrderService::new(db.clone(), locks.clone(), payment, config.name.to_str()?);
+        let router = routes::router(service, db, locks.clone(), config.name, config.peers);
+        let listener = TcpListener::bind(config.listen).await?;
+        Ok(Self { listener, locks, router })
+    }
+
+    /// The address, with the port that it got.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system does not say.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is ready, then finishes what has begun and gives back every lock.
+    ///
+    /// # Errors
+    ///
+    /// When the socket fails.
+    pub async fn serve(
+        self,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), ServerError> {
+        axum::serve(self.listener, self.router).with_graceful_shutdown(stop).await?;
+        self.locks.drain(DRAIN_LIMIT).await;
+        Ok(())
+    }
+}
+
+async fn prepare(db: Database) -> Result<(), sqlx::Error> {
+    db.create_schema().await?;
+    for voucher in PAGE_VOUCHERS {
+        db.offer(voucher, PAGE_STOCK).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! Two processes on one Redis and one database.
+
+use axum::http::StatusCode;
+use futures_util::future::join_all;
+use seckill::db::Database;
+use tempfile::TempDir;
+
+use crate::support::{Browser, Running, audit, instance, redis, sqlite_url};
+
+struct TwoInstances {
+    addresses: [String; 2],
+    db: Database,
+    // Instances first: they do not like to lose their Redis.
+    _instances: [Running; 2],
+    redis: Option<Running>,
+    _directory: TempDir,
+}
+
+impl TwoInstances {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let database = sqlite_url(&directory);
+        let (redis, url) = redis();
+        let (one, first) = instance("one", &url, &database);
+        let (two, second) = instance("two", &url, &database);
+        Self {
+            addresses: [first, second],
+            db: Database::connect(&database).await.unwrap(),
+            _instances: [one, two],
+            redis: Some(redis),
+            _directory: directory,
+        }
+    }
+
+    /// All at once, in turn to one instance and the other.
+    async fn press(&self, times: usize, mode: &str, voucher: &str, user: u32) -> Vec<StatusCode> {
+        let browser = Browser::new();
+        let presses = self.addresses.iter().cycle().take(times);
+        join_all(presses.map(|address| browser.order(address, mode, voucher, user)))
+            .await
+            .into_iter()
+            .map(|(status, _)| status)
+            .collect()
+    }
+}
+
+fn count(statuses: &[StatusCode], wanted: StatusCode) -> usize {
+    statuses.iter().filter(|status| **status == wanted).count()
+}
+
+// mastodon#37879, square1-io/laravel-idempotency#1, adorsys/status-list-server#216
+#[tokio::test]
+async fn a_hundred_posts_of_one_user_to_two_instances_make_one_order() {
+    let shop = TwoInstances::start().await;
+
+    let statuses = shop.press(100, "macro", "page-macro", 7).await;
+    assert_eq!(count(&statuses, StatusCode::CREATED), 1, "{statuses:?}");
+    assert_eq!(count(&statuses, StatusCode::OK), 99, "{statuses:?}");
+    assert_eq!(audit(&shop.db, "page-macro").await.orders, 1);
+
+    let statuses = shop.press(100, "layer", "page-layer", 7).await;
+    assert_eq!(count(&statuses, StatusCode::CREATED), 1, "{statuses:?}");
+    let (seen, busy) = (count(&statuses, StatusCode::OK), count(&statuses, StatusCode::CONFLICT));
+    assert_eq!(seen + busy, 99, "{statuses:?}");
+    assert!(busy > 0, "{statuses:?}");
+    assert_eq!(audit(&shop.db, "page-layer").await.orders, 1);
+}
+
+#[tokio::test]
+async fn a_request_that_follows_the_answer_at_once_meets_no_stale_lock() {
+    let shop = TwoInstances::start().await;
+    let [one, two] = &shop.addresses;
+    let browser = Browser::new();
+    for user in 1..=50 {
+        let (status, _) = browser.order(one, "layer", "page-layer", user).await;
+        assert_eq!(status, StatusCode::CREATED, "user {user}");
+        let (status, body) = browser.order(two, "layer", "page-layer", user).await;
+        assert_eq!(status, StatusCode::OK, "user {user}: {body}");
+        assert_eq!(body["outcome"], "already_ordered");
+    }
+}
+
+#[tokio::test]
+async fn without_redis_nothing_is_ordered_and_nobody_is_told_busy() {
+    let mut shop = TwoInstances::start().await;
+    shop.redis = None;
+    for mode in ["macro", "layer"] {
+        // One press for each instance: of two in one process, the second may meet the first.
+        let statuses = shop.press(2, mode, &format!("page-{mode}"), 7).await;
+        assert_eq!(statuses, [StatusCode::SERVICE_UNAVAILABLE; 2], "{mode}");
+        assert_eq!(audit(&shop.db, &format!("page-{mode}")).await.orders, 0, "{mode}");
+    }
+}

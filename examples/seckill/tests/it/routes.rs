@@ -1,0 +1,72 @@
+//! The routes of one instance, without a network.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response, StatusCode};
+
+use lock_core::key;
+use seckill::routes::{INSTANCE_HEADER, USER_HEADER, router};
+use tower::ServiceExt;
+
+use crate::support::{Shop, VOUCHER};
+
+async fn send(shop: &Shop, request: Request<Body>) -> Response<Body> {
+    let name = HeaderValue::from_static("here");
+    router(shop.service.clone(), shop.db.clone(), shop.locks.clone(), name, Vec::new())
+        .oneshot(request)
+        .await
+        .unwrap()
+}
+
+fn order(mode: &str, users: &[&str]) -> Request<Body> {
+    let mut request = Request::post(format!("/{mode}/vouchers/{VOUCHER}/orders"));
+    for user in users {
+        request = request.header(USER_HEADER, *user);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+// LabsCrypt/remitlend#1624, Truxify#4696
+#[tokio::test]
+async fn a_stranger_gets_401_and_does_not_touch_the_key() {
+    let shop = Shop::with_stock(5).await;
+    let (voucher, user) = (VOUCHER, 7);
+    // With the key held, whoever asks for it is told that it is busy.
+    let held = shop.locks.mutex(key!("order:<voucher>:<user>")).lock().await.unwrap();
+    let busy = send(&shop, order("layer", &["7"])).await;
+    assert_eq!(busy.status(), StatusCode::CONFLICT);
+
+    for strangers in [&[][..], &[""], &["seven"], &["-7"], &["7", "7"]] {
+        for mode in ["none", "macro", "layer"] {
+            let response = send(&shop, order(mode, strangers)).await;
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{mode}: {strangers:?}");
+        }
+    }
+    assert_eq!(shop.audit().await.orders, 0);
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn macro_and_layer_exclude_each_other() {
+    let shop = Shop::with_stock(5).await;
+    let (by_macro, by_layer) =
+        tokio::join!(send(&shop, order("macro", &["7"])), send(&shop, order("layer", &["7"])));
+    assert_eq!(by_macro.status(), StatusCode::CREATED);
+    assert_eq!(by_layer.status(), StatusCode::CONFLICT);
+    assert!(by_layer.headers().contains_key("retry-after"));
+    assert_eq!(shop.audit().await.orders, 1);
+}
+
+#[tokio::test]
+async fn every_answer_names_its_instance() {
+    let shop = Shop::with_stock(0).await;
+    for (request, status) in [
+        (order("macro", &["7"]), StatusCode::GONE),
+        (order("macro", &[]), StatusCode::UNAUTHORIZED),
+        (Request::get("/").body(Body::empty()).unwrap(), StatusCode::OK),
+        (Request::get("/vouchers/nothing").body(Body::empty()).unwrap(), StatusCode::NOT_FOUND),
+    ] {
+        let response = send(&shop, request).await;
+        assert_eq!(response.status(), status);
+        assert_eq!(response.headers()[INSTANCE_HEADER], "here");
+    }
+}

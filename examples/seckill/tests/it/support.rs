@@ -1,0 +1,130 @@
+//! A shop in this process, a Redis of the test's own, instances as processes, and a client.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use axum::http::{Request, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use lock_core::LockClient;
+use lock_core::store::MemoryStore;
+use seckill::db::{Audit, Database};
+use seckill::payment::PaymentCheck;
+use seckill::routes::USER_HEADER;
+use seckill::service::OrderService;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Nothing here takes long; what does is stuck.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) const VOUCHER: &str = "spring";
+
+/// One instance without a network, on a database file of its own.
+pub(crate) struct Shop {
+    pub(crate) db: Database,
+    pub(crate) locks: LockClient,
+    pub(crate) service: OrderService,
+    pub(crate) url: String,
+    _directory: TempDir,
+}
+
+impl Shop {
+    pub(crate) async fn with_stock(stock: u32) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let url = sqlite_url(&directory);
+        let db = Database::connect(&url).await.unwrap();
+        db.create_schema().await.unwrap();
+        db.offer(VOUCHER, stock).await.unwrap();
+        let locks = LockClient::builder(MemoryStore::new()).build().unwrap();
+        let payment = PaymentCheck::new(Duration::from_millis(10));
+        let service = OrderService::new(db.clone(), locks.clone(), payment, "test");
+        Self { db, locks, service, url, _directory: directory }
+    }
+
+    pub(crate) async fn audit(&self) -> Audit {
+        audit(&self.db, VOUCHER).await
+    }
+}
+
+pub(crate) async fn audit(db: &Database, voucher: &str) -> Audit {
+    let voucher = db.voucher(voucher).await.unwrap().unwrap();
+    db.audit(&voucher).await.unwrap()
+}
+
+pub(crate) fn sqlite_url(directory: &TempDir) -> String {
+    format!("sqlite:{}?mode=rwc", directory.path().join("shop.db").display())
+}
+
+/// A process that is killed with its handle.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts a command and returns the first line of its output in which `ready` stands.
+    pub(crate) fn start(command: &mut Command, ready: &str) -> (Self, String) {
+        let mut running = Self(command.stdout(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+        let line = lines.find_map(|line| line.ok().filter(|line| line.contains(ready)));
+        // Read on, so that the pipe neither fills nor breaks.
+        std::thread::spawn(move || lines.for_each(drop));
+        (running, line.expect("the process ended before it was ready"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A Redis of the test's own, and its URL.
+pub(crate) fn redis() -> (Running, String) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let mut command = Command::new("redis-server");
+    command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"]);
+    let (running, _) = Running::start(&mut command, "Ready to accept connections");
+    (running, format!("redis://127.0.0.1:{port}/"))
+}
+
+/// An instance in a process of its own, and its address.
+pub(crate) fn instance(name: &str, redis: &str, database: &str) -> (Running, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
+    command
+        .args(["--listen", "127.0.0.1:0", "--name", name, "--redis", redis])
+        .args(["--database", database]);
+    let (running, line) = Running::start(&mut command, "listening on");
+    (running, line.rsplit(' ').next().unwrap().to_owned())
+}
+
+/// Somebody with a finger on the button.
+#[derive(Clone)]
+pub(crate) struct Browser(Client<HttpConnector, Empty<Bytes>>);
+
+impl Browser {
+    pub(crate) fn new() -> Self {
+        Self(Client::builder(TokioExecutor::new()).build_http())
+    }
+
+    pub(crate) async fn order(
+        &self,
+        address: &str,
+        mode: &str,
+        voucher: &str,
+        user: u32,
+    ) -> (StatusCode, Value) {
+        let request = Request::post(format!("{address}/{mode}/vouchers/{voucher}/orders"))
+            .header(USER_HEADER, user)
+            .body(Empty::new())
+            .unwrap();
+        let response = tokio::time::timeout(LIMIT, self.0.request(request)).await.unwrap().unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap())
+    }
+}

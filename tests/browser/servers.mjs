@@ -1,0 +1,96 @@
+// Redis and two instances of the service, on free ports, with a directory of their own.
+
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+const START_LIMIT_MS = 20_000;
+
+async function freePorts(count) {
+  const held = Array.from({ length: count }, () => createServer().listen(0, '127.0.0.1'));
+  await Promise.all(held.map((server) => once(server, 'listening')));
+  const ports = held.map((server) => server.address().port);
+  await Promise.all(held.map((server) => new Promise((closed) => server.close(closed))));
+  return ports;
+}
+
+/** Starts a program and waits until it has said `ready` on standard output. */
+async function start(program, args, ready, started) {
+  const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  started.push(child);
+  const said = [];
+  const isReady = new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error(`${program} is not ready`)), START_LIMIT_MS);
+    const settle = (action, value) => { clearTimeout(timer); action(value); };
+    createInterface({ input: child.stdout }).on('line', (line) => {
+      said.push(line);
+      if (line.includes(ready)) settle(resolve);
+    });
+    child.once('error', (error) => settle(reject, error));
+    child.once('exit', () => settle(reject, new Error(`${program} has ended:\n${said.join('\n')}`)));
+  });
+  await isReady;
+  return child;
+}
+
+async function stop(child) {
+  if (child.pid === undefined || child.exitCode !== null || child.signalCode !== null) return;
+  const ended = once(child, 'exit');
+  child.kill('SIGTERM');
+  await ended;
+}
+
+export class Servers {
+  #started = [];
+
+  static async start(seckill) {
+    const servers = new Servers();
+    try {
+      await servers.#start(seckill);
+    } catch (error) {
+      await servers.stop();
+      throw error;
+    }
+    return servers;
+  }
+
+  async #start(seckill) {
+    this.directory = await mkdtemp(join(tmpdir(), 'seckill-browser-'));
+    const [redis, ...ports] = await freePorts(3);
+    this.redis = await start(
+      'redis-server',
+      ['--bind', '127.0.0.1', '--port', `${redis}`, '--save', '', '--dir', this.directory],
+      'Ready to accept connections',
+      this.#started,
+    );
+    this.origins = ports.map((port) => `http://127.0.0.1:${port}`);
+    for (const [index, port] of ports.entries()) {
+      await start(
+        seckill,
+        [
+          '--listen', `127.0.0.1:${port}`,
+          '--name', `instance-${index + 1}`,
+          '--peers', this.origins.join(','),
+          '--redis', `redis://127.0.0.1:${redis}/`,
+          '--database', `sqlite:${join(this.directory, 'seckill.db')}?mode=rwc`,
+        ],
+        'listening on',
+        this.#started,
+      );
+    }
+  }
+
+  async stopRedis() {
+    await stop(this.redis);
+  }
+
+  async stop() {
+    // Instances before Redis.
+    for (const child of this.#started.reverse()) await stop(child);
+    if (this.directory) await rm(this.directory, { recursive: true, force: true });
+  }
+}
