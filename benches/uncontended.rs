@@ -114,9 +114,8 @@ async fn measure(json: bool) {
             "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
         ),
     };
-    let client = LockClient::builder(RedisStore::connect(server.url()).await.unwrap())
-        .build()
-        .unwrap();
+    let client =
+        LockClient::builder(RedisStore::connect(server.url()).await.unwrap()).build().unwrap();
     if !json {
         println!("tasks   raw p50   ours p50   ratio   raw/s   ours/s   ratio");
     }
@@ -144,7 +143,8 @@ async fn measure(json: bool) {
         let of = |figure: fn(&((f64, Duration), (f64, Duration))) -> f64| {
             median(cells.iter().map(figure).collect())
         };
-        let (raw_p50, our_p50) = (of(|c| c.0.1.as_secs_f64() * 1e6), of(|c| c.1.1.as_secs_f64() * 1e6));
+        let (raw_p50, our_p50) =
+            (of(|c| c.0.1.as_secs_f64() * 1e6), of(|c| c.1.1.as_secs_f64() * 1e6));
         let p50_ratio = of(|c| c.1.1.as_secs_f64() / c.0.1.as_secs_f64());
         let (raw_rate, our_rate) = (of(|c| c.0.0), of(|c| c.1.0));
         let rate_ratio = of(|c| c.1.0 / c.0.0);

@@ -19,7 +19,7 @@ use crate::held::{Granted, Held, Lease};
 use crate::key::Key;
 use crate::lease::LeaseState;
 use crate::options::{LockOptions, Terms, Wait};
-use crate::registry::{NoSeat, Seat, Situation};
+use crate::registry::{Seat, Situation};
 use crate::scope::{self, Node, Scoped};
 use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
 use crate::time::{Instant, sleep_until_some, timeout_at};
@@ -29,8 +29,8 @@ use crate::token::Token;
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
 /// How much later than asked a store may give up; then the caller is told without it.
 const GRACE: Duration = Duration::from_millis(50);
-/// How long a claim without a wait stands behind this process's own release of the same key.
-const BEHIND_OWN_RELEASE: Duration = Duration::from_millis(500);
+/// How long a claim without a wait stands behind a claim or release of the same key by this process.
+const BEHIND_OWN_CLAIM: Duration = Duration::from_millis(500);
 
 /// A wish that passed all checks that need no I/O.
 struct Wish {
@@ -58,7 +58,7 @@ impl Wish {
     fn until(&self) -> Option<Instant> {
         let wait = match self.terms.wait {
             Wait::Forever => return None,
-            Wait::None => BEHIND_OWN_RELEASE,
+            Wait::None => BEHIND_OWN_CLAIM,
             Wait::UpTo(wait) => wait.max(SHORTEST_WAIT),
         };
         Some(self.since.saturating_add(wait))
@@ -84,12 +84,9 @@ impl Wish {
         let seat = if waits {
             registry.enter(&self.name, until).await
         } else {
-            registry.try_enter(&self.name, BEHIND_OWN_RELEASE).await
+            registry.try_enter(&self.name, self.since.saturating_add(BEHIND_OWN_CLAIM)).await
         };
-        let mut seat = seat.map_err(|none| match none {
-            NoSeat::Draining => Error::of(ErrorKind::Draining),
-            NoSeat::Taken(situation) => self.seat_taken(situation, waits),
-        })?;
+        let mut seat = seat?;
         loop {
             seat.set(Situation::Asking);
             let claim = Claim::exclusive(self.name.clone(), Token::fresh()?, self.terms.ttl);
@@ -113,20 +110,7 @@ impl Wish {
                 ));
             }
             drop(pending);
-            seat = registry.enter(&self.name, until).await.map_err(|none| match none {
-                NoSeat::Draining => Error::of(ErrorKind::Draining),
-                NoSeat::Taken(situation) => situation.into(),
-            })?;
-        }
-    }
-
-    /// The error for a caller who did not get the seat.
-    ///
-    /// Without a wait, the task on the seat is as good as a holder: it has the lock or is about to.
-    fn seat_taken(&self, situation: Situation, waits: bool) -> Error {
-        match situation {
-            Situation::Asking if !waits => Error::busy(self.terms.ttl),
-            situation => situation.into(),
+            seat = registry.enter(&self.name, until).await?;
         }
     }
 }

@@ -1,5 +1,8 @@
 //! What holds while a lock is held, and how it ends; on a paused clock.
 
+// Tests fail by panicking.
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -66,6 +66,23 @@ pub(crate) enum NoSeat {
     Draining,
 }
 
+/// What one who stands in line gets.
+#[derive(Debug)]
+enum Turn {
+    Seat(Seat),
+    /// Only for those who are impatient.
+    Told(Situation),
+}
+
+impl From<Turn> for Result<Seat, NoSeat> {
+    fn from(turn: Turn) -> Self {
+        match turn {
+            Turn::Seat(seat) => Ok(seat),
+            Turn::Told(situation) => Err(NoSeat::Taken(situation)),
+        }
+    }
+}
+
 /// The right to act on a key for this process.
 #[derive(Debug)]
 pub(crate) struct Seat {
@@ -85,17 +102,14 @@ impl Registry {
         }
     }
 
-    /// Takes the seat if it is free, or waits at most a moment for one that is about to be.
+    /// Takes the seat if it is free. If the task on it has not achieved anything yet, waits for that at most until
+    /// `until`: what it finds out about the lock is true for the caller as well.
     pub(crate) async fn try_enter(
         self: &Arc<Self>,
         name: &Name,
-        patience: Duration,
+        until: Instant,
     ) -> Result<Seat, NoSeat> {
-        let until = Some(Instant::now().saturating_add(patience));
-        self.enter_if(name, until, |slot| {
-            matches!(slot.situation, Situation::Releasing) && slot.queue.is_empty()
-        })
-        .await
+        self.stand(name, Some(until), true).await
     }
 
     /// Takes the seat, waiting in line until `until`, for ever if `None`.
@@ -104,14 +118,14 @@ impl Registry {
         name: &Name,
         until: Option<Instant>,
     ) -> Result<Seat, NoSeat> {
-        self.enter_if(name, until, |_| true).await
+        self.stand(name, until, false).await
     }
 
-    async fn enter_if(
+    async fn stand(
         self: &Arc<Self>,
         name: &Name,
         until: Option<Instant>,
-        worth_waiting: impl FnOnce(&Slot) -> bool,
+        impatient: bool,
     ) -> Result<Seat, NoSeat> {
         let (place, mut turn) = {
             let mut shard = self.shard(name);
@@ -123,18 +137,18 @@ impl Registry {
                 shard.insert(name.clone(), Slot::new());
                 return Ok(Seat { registry: Arc::clone(self), name: name.clone(), live: true });
             };
-            if !worth_waiting(slot) {
-                return Err(NoSeat::Taken(slot.known()));
+            if impatient && slot.situation.is_answer() {
+                return Err(NoSeat::Taken(slot.situation.clone()));
             }
             let (sender, turn) = oneshot::channel();
-            (slot.queue.join(sender), turn)
+            (slot.queue.join(sender, impatient), turn)
         };
         let _leave = Leave { registry: self, name, place };
         tokio::select! {
             biased;
-            seat = &mut turn => seat.map_err(|_| NoSeat::Draining),
+            turn = &mut turn => turn.map_err(|_| NoSeat::Draining)?.into(),
             () = sleep_until_some(until) => match turn.try_recv() {
-                Ok(seat) => Ok(seat),
+                Ok(turn) => turn.into(),
                 Err(TryRecvError::Closed) => Err(NoSeat::Draining),
                 Err(TryRecvError::Empty) => Err(NoSeat::Taken(self.situation(name))),
             },
@@ -192,8 +206,13 @@ impl Registry {
 impl Seat {
     /// Tells those who stand behind what is going on.
     pub(crate) fn set(&self, situation: Situation) {
-        if let Some(slot) = self.registry.shard(&self.name).get_mut(&self.name) {
-            slot.set(situation);
+        let told = match self.registry.shard(&self.name).get_mut(&self.name) {
+            Some(slot) => slot.set(situation),
+            None => return,
+        };
+        for (impatient, situation) in told {
+            // One that has left in this moment needs no answer.
+            drop(impatient.send(Turn::Told(situation)));
         }
     }
 
@@ -220,19 +239,20 @@ impl Seat {
         while let Some(next) = self.next() {
             let seat =
                 Self { registry: Arc::clone(&self.registry), name: self.name.clone(), live: true };
-            match next.send(seat) {
-                Ok(()) => return,
+            match next.send(Turn::Seat(seat)) {
                 // The waiter left in this moment: ask the next one from here, not from another drop.
-                Err(mut seat) => seat.live = false,
+                Err(Turn::Seat(mut seat)) => seat.live = false,
+                Ok(()) | Err(Turn::Told(_)) => return,
             }
         }
     }
 
     /// The next in line; if there is none, the key is forgotten.
-    fn next(&self) -> Option<oneshot::Sender<Self>> {
+    fn next(&self) -> Option<oneshot::Sender<Turn>> {
         let mut shard = self.registry.shard(&self.name);
         let slot = shard.get_mut(&self.name)?;
-        slot.set(Situation::Asking);
+        // No answer, so there is nobody to tell.
+        drop(slot.set(Situation::Asking));
         let next = slot.queue.next();
         if next.is_none() {
             shard.remove(&self.name);
@@ -246,11 +266,17 @@ impl Slot {
         Self { situation: Situation::Asking, before: None, queue: Queue::default() }
     }
 
-    fn set(&mut self, situation: Situation) {
+    /// Notes what is going on; gives those who wait for nothing more than that.
+    fn set(&mut self, situation: Situation) -> Vec<(oneshot::Sender<Turn>, Situation)> {
         let old = std::mem::replace(&mut self.situation, situation);
         if old.is_answer() {
             self.before = Some((old, Instant::now()));
         }
+        if !self.situation.is_answer() {
+            return Vec::new();
+        }
+        let told = self.queue.take_impatient().into_iter();
+        told.map(|turn| (turn, self.situation.clone())).collect()
     }
 
     /// What one who gives up now can be told.
@@ -292,6 +318,15 @@ impl Drop for Leave<'_> {
     }
 }
 
+impl From<NoSeat> for Error {
+    fn from(none: NoSeat) -> Self {
+        match none {
+            NoSeat::Draining => Self::of(ErrorKind::Draining),
+            NoSeat::Taken(situation) => situation.into(),
+        }
+    }
+}
+
 impl From<Situation> for Error {
     /// What to tell a task that stood behind and gave up.
     fn from(situation: Situation) -> Self {
@@ -301,7 +336,7 @@ impl From<Situation> for Error {
             Situation::Failed(error) => error,
             Situation::Asking | Situation::Releasing => Self::plain(
                 ErrorKind::Unknown,
-                "the lock store did not answer in time the claim that goes before this one",
+                "the claim that goes before this one was not answered in time",
             ),
         }
     }
@@ -355,7 +390,7 @@ mod tests {
         drop(first);
         drop(second);
         assert_eq!(registry.len(), 0);
-        registry.try_enter(&name(), Duration::ZERO).await.unwrap();
+        registry.try_enter(&name(), Instant::now()).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
@@ -387,5 +422,32 @@ mod tests {
         assert!(in_line(RECENTLY / 2).await.is_busy());
         // A release that nobody answers for longer is the store's fault.
         assert!(in_line(RECENTLY).await.is_unknown());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_does_not_wait_learns_what_the_claim_before_it_finds_out() {
+        let registry = Arc::new(Registry::new());
+        let (name, soon) = (name(), Instant::now().saturating_add(Duration::from_millis(500)));
+        let failed = Situation::Failed(Error::of(ErrorKind::Unavailable));
+        let held = Situation::Held(soon);
+        for (situation, busy) in [(held, true), (failed, false)] {
+            let seat = registry.enter(&name, None).await.unwrap();
+            let answer = async {
+                tokio::task::yield_now().await;
+                seat.set(situation);
+            };
+            let (told, ()) = tokio::join!(registry.try_enter(&name, soon), answer);
+            let Err(NoSeat::Taken(situation)) = told else { panic!("the seat is taken") };
+            assert_eq!(Error::from(situation).is_busy(), busy);
+        }
+        // A claim that comes to nothing leaves the seat to it.
+        let seat = registry.enter(&name, None).await.unwrap();
+        let give_up = async {
+            tokio::task::yield_now().await;
+            drop(seat);
+        };
+        let (entered, ()) = tokio::join!(registry.try_enter(&name, soon), give_up);
+        drop(entered.unwrap());
+        assert_eq!(registry.len(), 0);
     }
 }

@@ -219,7 +219,7 @@ impl RedisStore {
                     let poll = FIRST_POLLS.get(polls).copied().unwrap_or(POLL);
                     (polls, voids) = (polls + 1, 0);
                     let pause = jittered(poll).min(left.saturating_add(AFTER_EXPIRY));
-                    rest.map_or(pause, |rest| pause.min(rest - an_answer))
+                    rest.map_or(pause, |rest| pause.min(rest.saturating_sub(an_answer)))
                 }
                 Err(fault) => {
                     let permanent = fault.is_permanent();
