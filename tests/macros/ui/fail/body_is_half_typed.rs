@@ -1,3 +1,5 @@
+// tracing#1633; rust-lang/rust-analyzer#10520 (U15): the function stays, and the errors are the compiler's own.
+
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "order:<user_id>")]

@@ -1,3 +1,5 @@
+// ShedLock#1284 (U13): one lock for all users by a slip.
+
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "order:user_id")]

@@ -1,3 +1,5 @@
+// tracing#1863; ShedLock#5; alturkovic/distributed-lock#14 (U15): no lock around the making of a future.
+
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "order:<user_id>")]
