@@ -1,2 +1,7 @@
 //! Several processes on one Redis server.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod drain;
+mod exclusion;
+mod holder;
+mod support;

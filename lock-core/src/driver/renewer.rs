@@ -36,6 +36,8 @@ pub(crate) struct Renewer {
 #[derive(Debug, Default)]
 struct Schedule {
     leases: BTreeMap<Due, Weak<Held>>,
+    /// Those that are being renewed, by the number of the call that renews them.
+    at_work: BTreeMap<u64, Vec<Weak<Held>>>,
     next_number: u64,
     /// Until when the task sleeps; `None`: until it is woken.
     asleep_until: Option<Instant>,
@@ -68,9 +70,11 @@ impl Renewer {
         self.lock().leases.remove(&due);
     }
 
-    /// All leases in the schedule.
+    /// All leases that are kept, those that are being renewed included.
     pub(crate) fn leases(&self) -> Vec<Arc<Held>> {
-        self.lock().leases.values().filter_map(Weak::upgrade).collect()
+        let schedule = self.lock();
+        let at_work = schedule.at_work.values().flatten();
+        schedule.leases.values().chain(at_work).filter_map(Weak::upgrade).collect()
     }
 
     /// The task has nothing more to do.
@@ -89,10 +93,10 @@ impl Renewer {
                 .take_due()
                 .into_iter()
                 .partition(|(_, renewal)| renewal.until.saturating_since(now) >= PRESSING);
-            at_work.extend(pressing.into_iter().map(|one| renew(vec![one], &*store)));
+            at_work.extend(pressing.into_iter().map(|one| self.renew(vec![one], &*store)));
             while !due.is_empty() {
                 let rest = due.split_off(due.len().min(BATCH));
-                at_work.push(renew(due, &*store));
+                at_work.push(self.renew(due, &*store));
                 due = rest;
             }
             let next = self.next();
@@ -102,6 +106,18 @@ impl Renewer {
                 () = self.wake.notified() => {}
             }
         }
+    }
+
+    async fn renew(&self, due: Vec<(Arc<Held>, Renewal)>, store: &dyn Store) {
+        let (leases, renewals): (Vec<_>, Vec<_>) = due.into_iter().unzip();
+        let mut at_work = AtWork::new(self, leases);
+        let mut answers = store.renew(&renewals).await.into_iter();
+        for lease in &at_work.leases {
+            let answer = answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown)));
+            lease.on_renewed(answer, jitter());
+        }
+        // Each has its place in the schedule again, or is over.
+        at_work.leases.clear();
     }
 
     fn take_due(&self) -> Vec<(Arc<Held>, Renewal)> {
@@ -145,28 +161,28 @@ impl Renewer {
     }
 }
 
-async fn renew(due: Vec<(Arc<Held>, Renewal)>, store: &dyn Store) {
-    let (leases, renewals): (Vec<_>, Vec<_>) = due.into_iter().unzip();
-    let returning = Returning(leases);
-    let mut answers = store.renew(&renewals).await.into_iter();
-    for lease in returning.take() {
-        let answer = answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown)));
-        lease.on_renewed(answer, jitter());
-    }
-}
-
 /// Leases that are being renewed. If the task's runtime goes away they return to the schedule.
-struct Returning(Vec<Arc<Held>>);
+struct AtWork<'a> {
+    renewer: &'a Renewer,
+    number: u64,
+    leases: Vec<Arc<Held>>,
+}
 
-impl Returning {
-    fn take(mut self) -> Vec<Arc<Held>> {
-        std::mem::take(&mut self.0)
+impl<'a> AtWork<'a> {
+    fn new(renewer: &'a Renewer, leases: Vec<Arc<Held>>) -> Self {
+        let mut schedule = renewer.lock();
+        let number = schedule.next_number;
+        schedule.next_number += 1;
+        schedule.at_work.insert(number, leases.iter().map(Arc::downgrade).collect());
+        drop(schedule);
+        Self { renewer, number, leases }
     }
 }
 
-impl Drop for Returning {
+impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        for lease in self.0.drain(..) {
+        self.renewer.lock().at_work.remove(&self.number);
+        for lease in self.leases.drain(..) {
             lease.schedule(Instant::now());
         }
     }

@@ -1,2 +1,61 @@
-//! A process that uses locks, told what to do by its arguments.
-fn main() {}
+//! A process that uses locks, told what to do by its arguments and, line by line, by its standard input.
+//!
+//! Reports a line per event, each with a reading of the boot-time clock in nanoseconds, which all
+//! processes of a machine share.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod contend;
+mod hold;
+mod serve;
+
+use std::io::Write;
+use std::time::Duration;
+
+use lock_core::store::RedisStore;
+use lock_core::time::Instant;
+use lock_core::{LockClient, LockOptions};
+
+/// What the process was told.
+struct Args(Vec<String>);
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let args = Args(std::env::args().skip(1).collect());
+    let store = RedisStore::connect(args.text("url")).await.unwrap();
+    let defaults = LockOptions::new().with_ttl(args.millis("ttl"));
+    let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
+    match args.0[0].as_str() {
+        "hold" => hold::run(&client, &args).await,
+        "contend" => contend::run(&client, &args).await,
+        "serve" => serve::run(&client, &args).await,
+        other => panic!("no such task: {other}"),
+    }
+}
+
+impl Args {
+    fn text(&self, name: &str) -> &str {
+        let prefix = format!("{name}=");
+        let found = self.0.iter().find_map(|arg| arg.strip_prefix(&prefix));
+        found.unwrap_or_else(|| panic!("no argument {name}"))
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap()
+    }
+
+    fn millis(&self, name: &str) -> Duration {
+        Duration::from_millis(self.number(name))
+    }
+}
+
+/// Nanoseconds on the clock that all processes share.
+fn now() -> u128 {
+    Instant::now().saturating_since(Instant::from_origin(Duration::ZERO)).as_nanos()
+}
+
+/// Reports an event to the process that started this one.
+fn say(event: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{} {event}", now()).unwrap();
+    out.flush().unwrap();
+}

@@ -172,7 +172,8 @@ impl Connection {
         // Claims carry the server's time, so it must be known before the first.
         let sent = Instant::now();
         let time = timeout_at(limit, connection.req_packed_command(&redis::cmd("TIME"))).await;
-        match time.map_err(|Late| failed(timed_out().into()))? {
+        let time = time.map_err(|Late| failed(timed_out().into()))?;
+        match time.and_then(Value::extract_error) {
             Ok(time) => {
                 let us = time_us(&time).ok_or_else(|| Error::from(Fault::Garbled))?;
                 self.saw_clock(us, sent);

@@ -27,14 +27,14 @@ impl Fault {
 
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
     pub(super) fn is_wrong_type(&self) -> bool {
-        matches!(self, Self::Refused(error) if error.code() == Some("WRONGTYPE"))
+        matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
     }
 
     /// Whether trying again cannot help until somebody changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
         match self {
             Self::Refused(error) => {
-                matches!(error.code(), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
+                matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
             }
             Self::NotSent(_) | Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
@@ -45,7 +45,7 @@ impl Fault {
         match self {
             Self::NotSent(_) => true,
             Self::Refused(error) => matches!(
-                error.code(),
+                code(error),
                 Some(
                     "BUSY"
                         | "CLUSTERDOWN"
@@ -66,6 +66,15 @@ impl Fault {
     }
 }
 
+/// The first word of a refusal. What a script was not permitted to do is a plain `ERR` on Redis 7.0.
+pub(super) fn code(error: &RedisError) -> Option<&str> {
+    const IN_A_SCRIPT: &str = "The user executing the script can't";
+    if error.detail().is_some_and(|detail| detail.starts_with(IN_A_SCRIPT)) {
+        return Some("NOPERM");
+    }
+    error.code()
+}
+
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let error = match fault {
@@ -78,7 +87,7 @@ impl From<Fault> for Error {
             }
             Fault::Refused(error) => error,
         };
-        let what = match error.code() {
+        let what = match code(&error) {
             Some("WRONGTYPE") => return Self::wrong_kind(error),
             Some("LOCK") => "the grant could not be numbered: look at the fence counter",
             Some("NOPERM") => {

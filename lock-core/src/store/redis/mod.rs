@@ -104,7 +104,7 @@ impl RedisStore {
         let until = self.connection.patience(None);
         let info = match self.connection.send(&live, &redis::cmd("INFO"), until).await {
             Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-            Err(Fault::Refused(error)) if error.code() == Some("NOPERM") => {
+            Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
                 tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
                 String::new()
             }
@@ -135,7 +135,7 @@ impl RedisStore {
         match self.connection.run(&live, &RENEW, &[key], &[token, "1"], until).await {
             // A user who is confined to another namespace is refused this name, and that only.
             Ok(_) => Ok(()),
-            Err(Fault::Refused(error)) if error.code() == Some("NOPERM") => {
+            Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
                 let text = error.to_string();
                 if text.contains("key") { Ok(()) } else { Err(Fault::Refused(error).into()) }
             }

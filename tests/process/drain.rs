@@ -1,0 +1,31 @@
+//! SIGTERM: a service lets its holders finish, stops those that do not, and leaves no key.
+
+use std::time::Instant;
+
+use lock_tests::{RedisServer, Signal, ms};
+
+use crate::support::worker::{Worker, number};
+
+#[test]
+fn a_service_that_drains_on_sigterm_leaves_no_key() {
+    let server = RedisServer::start();
+    let () = server.cli("SET lock:foreign other PX 600000");
+    let args = ["ttl=60000", "quick=5", "stuck=3", "limit=2500"].map(str::to_owned);
+    let worker = Worker::start(&server, "serve", &args);
+    for _ in 0..8 {
+        assert_eq!(worker.next().1, "entered");
+    }
+    assert_eq!(server.cli::<Vec<String>>("KEYS lock:served-*").len(), 8);
+    let told = Instant::now();
+    worker.signal(Signal::TERM);
+    let (_, event) = worker.next();
+    assert!(event.starts_with("drained"), "{event}");
+    assert_eq!((number(&event, "held"), number(&event, "pending")), (0, 0), "{event}");
+    assert!(told.elapsed() < ms(6_000), "the limit was 2.5 s");
+    assert!(server.cli::<Vec<String>>("KEYS lock:served-*").is_empty());
+    assert_eq!(worker.next().1, "waiter: Draining");
+    let (_, event) = worker.next();
+    assert_eq!((number(&event, "finished"), number(&event, "stopped")), (5, 3), "{event}");
+    assert!(worker.ends_well());
+    assert_eq!(server.get("lock:foreign").as_deref(), Some("other"));
+}

@@ -1,0 +1,4 @@
+//! A worker process, and the history of many.
+
+pub(crate) mod history;
+pub(crate) mod worker;

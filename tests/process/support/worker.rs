@@ -1,0 +1,87 @@
+//! A worker process that a test started.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use lock_tests::{RedisServer, Signal, send_signal};
+
+/// A running worker; killed on drop.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    child: Child,
+    events: Receiver<String>,
+}
+
+/// Longer than anything a worker is expected to do.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+impl Worker {
+    pub(crate) fn start(server: &RedisServer, task: &str, args: &[String]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lock-worker"))
+            .arg(task)
+            .arg(format!("url={}", server.url()))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let (sender, events) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, events }
+    }
+
+    /// The next event: when it was, and what.
+    pub(crate) fn next(&self) -> (u128, String) {
+        let line = self.events.recv_timeout(PATIENCE).expect("an event of the worker");
+        let (at, event) = line.split_once(' ').unwrap();
+        (at.parse().unwrap(), event.to_owned())
+    }
+
+    /// Whether no event comes for this long.
+    pub(crate) fn is_silent(&self, span: Duration) -> bool {
+        matches!(self.events.recv_timeout(span), Err(RecvTimeoutError::Timeout))
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        send_signal(&self.child, signal);
+    }
+
+    /// Kills it as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        let _status = self.child.wait().unwrap();
+    }
+
+    /// Waits for its end by itself.
+    pub(crate) fn ends_well(mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Fails only if it has been reaped.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The number that follows `name=` in an event.
+pub(crate) fn number(event: &str, name: &str) -> u64 {
+    let prefix = format!("{name}=");
+    let word = event.split(' ').find_map(|word| word.strip_prefix(&prefix));
+    word.unwrap_or_else(|| panic!("no {name} in: {event}")).parse().unwrap()
+}
