@@ -1,5 +1,8 @@
 //! The README's programs are the examples, letter by letter, and every example does what it says.
 
+// Tests fail by panicking.
+#![allow(clippy::unwrap_used)]
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

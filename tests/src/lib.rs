@@ -13,11 +13,14 @@
 //! assert_eq!(lost.hits(), 1);
 //! # }
 //! ```
-// A harness fails by panicking, its threads and clocks are not those of a lock, and what it tears down may be
+// A harness is not published, fails by panicking, its threads and clocks are not those of a lock, and what it tears down may be
 // gone already.
 #![allow(
+    clippy::exhaustive_enums,
+    clippy::must_use_candidate,
     clippy::unwrap_used,
     clippy::disallowed_methods,
+    clippy::missing_errors_doc,
     clippy::missing_panics_doc,
     let_underscore_drop
 )]

@@ -135,7 +135,8 @@ impl Connection {
         {
             return Err(last);
         }
-        match self.dial_once().await {
+        // Boxed: the handshake is large, rare, and would be part of every command's future.
+        match Box::pin(self.dial_once()).await {
             Ok(live) => Ok(live),
             Err(error) => {
                 let mut state = self.lock();
