@@ -31,10 +31,10 @@ struct Tally {
 
 /// Lets processes contend while `disturb` does what it does, and checks what they did.
 fn contend(
-    contest: Contest,
+    contest: &Contest,
     disturb: impl Fn(&RedisServer, &[Worker], Instant),
 ) -> (Tally, Verdict, u64) {
-    let Contest { name, span, ttl, keys, work } = contest;
+    let &Contest { name, span, ttl, keys, work } = contest;
     let server = RedisServer::start();
     let ground = Ground::new(name, keys);
     let args = [
@@ -65,7 +65,7 @@ fn contend(
 #[test]
 fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
     let contest = Contest { name: "calm", span: ms(5_000), ttl: 10_000, keys: 3, work: 500 };
-    let (tally, verdict, counted) = contend(contest, |_, _, _| {});
+    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
     assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
     assert!(tally.turns > 100 && verdict.handovers > 20, "{tally:?} {verdict:?}");
     assert_eq!((tally.lost, tally.failed), (0, 0), "{tally:?}");
@@ -75,7 +75,7 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
 #[test]
 fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let contest = Contest { name: "rough", span: ms(6_000), ttl: 5_000, keys: 3, work: 500 };
-    let (tally, verdict, counted) = contend(contest, |server, _, end| {
+    let (tally, verdict, counted) = contend(&contest, |server, _, end| {
         let mut cli = server.connect();
         let mut killed = 0_i64;
         while Instant::now() < end {
@@ -98,7 +98,7 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
 #[test]
 fn stopped_processes_overstay_no_lease() {
     let contest = Contest { name: "stopped", span: ms(6_000), ttl: 400, keys: 8, work: 5_000 };
-    let (tally, verdict, _) = contend(contest, |_, workers, end| {
+    let (tally, verdict, _) = contend(&contest, |_, workers, end| {
         let mut turn = 0;
         while Instant::now() + ms(1_000) < end {
             let worker = &workers[turn % workers.len()];
