@@ -47,6 +47,9 @@ fn contend(
     ];
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start(&server, "contend", &args)).collect();
+    for worker in &workers {
+        assert_eq!(worker.next().1, "ready");
+    }
     disturb(&server, &workers, Instant::now() + span);
     let mut tally = Tally::default();
     for worker in workers {

@@ -15,6 +15,7 @@ const SOON: u128 = 5_000_000;
 
 pub(crate) async fn run(client: &LockClient, args: &Args) {
     let (tasks, keys) = (args.number("tasks"), args.number("keys"));
+    say("ready");
     let end = now() + args.millis("for").as_nanos();
     let dir = PathBuf::from(args.text("dir"));
     let work = Duration::from_micros(args.number("work"));
