@@ -64,9 +64,9 @@ struct Flight {
     generation: u64,
 }
 
-/// What a claim is given even if its wait is nearly over, so that a task whose turn comes last is told
-/// something. Less than what the client gives a store to end a wait.
-const LEAST_PATIENCE: Duration = Duration::from_millis(40);
+/// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
+/// the client gives a store to end a wait.
+const LAST_ANSWER: Duration = Duration::from_millis(40);
 /// A key that has just expired for the server may not have for a replica or a slow clock.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
@@ -209,7 +209,7 @@ impl RedisStore {
                 }
             }
             let sent = Instant::now();
-            let until = waiting.until().map(|until| until.max(sent.saturating_add(LEAST_PATIENCE)));
+            let until = waiting.until().map(|until| until.saturating_add(LAST_ANSWER));
             match self.claim(claim, until).await {
                 Ok(Claimed::Granted(grant)) => {
                     pace.end();

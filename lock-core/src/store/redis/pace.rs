@@ -53,6 +53,8 @@ const POLL: Duration = Duration::from_millis(70);
 /// The first pauses are shorter, since most locks are held briefly.
 const FIRST_POLLS: [Duration; 3] =
     [Duration::from_millis(8), Duration::from_millis(20), Duration::from_millis(40)];
+/// A wait that ends before its next poll gets a last one, this long after the one before.
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
 /// The pause after a failure.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 /// A store that comes back answers within this.
@@ -130,7 +132,7 @@ impl Drop for Pace<'_> {
 impl Past {
     fn new(progress: Progress, pause: Duration, an_answer: Duration, polls: usize) -> Self {
         let told = Instant::now();
-        let soonest = told.saturating_add(pause.min(POLL / 2));
+        let soonest = told.saturating_add(pause.min(LEAST_PAUSE));
         Self { progress, told, next: told.saturating_add(pause), soonest, an_answer, polls }
     }
 
