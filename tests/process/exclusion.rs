@@ -27,6 +27,7 @@ struct Tally {
     busy: u64,
     lost: u64,
     failed: u64,
+    reports: Vec<String>,
 }
 
 /// Lets processes contend while `disturb` does what it does, and checks what they did.
@@ -58,6 +59,7 @@ fn contend(
         tally.busy += number(&event, "busy");
         tally.lost += number(&event, "lost");
         tally.failed += number(&event, "failed");
+        tally.reports.push(event);
         assert!(worker.ends_well());
     }
     let verdict = ground.check();
