@@ -36,7 +36,7 @@ async fn a_thousand_dropped_claims_leave_no_key() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let cut = cut_off(&client, 1_000).await;
-    assert!(cut.dropped > 100 && cut.granted > 20, "{cut:?}");
+    assert!(cut.dropped > 30 && cut.granted > 30, "{cut:?}");
     // Far less than the ttl, so it was no expiry.
     let keys = || server.cli::<Vec<String>>("KEYS lock:k*");
     eventually("all keys are gone", ms(5_000), || keys().is_empty()).await;
@@ -52,7 +52,7 @@ async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(1_000))).await;
     let cut = cut_off(&client, 10_000).await;
-    assert!(cut.dropped > 1_000 && cut.granted > 500, "{cut:?}");
+    assert!(cut.dropped > 300 && cut.granted > 300, "{cut:?}");
     settled(&client).await;
     assert!(Vitals::of(&client).is_idle());
     assert!(server.cli::<Vec<String>>("KEYS lock:k*").is_empty());

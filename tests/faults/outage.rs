@@ -161,7 +161,7 @@ async fn a_release_during_an_outage_is_made_good() {
     assert!(start.elapsed() < ms(30_000));
 }
 
-/// drain() while a renewal is under way, and with a store that does not answer.
+/// `drain` while a renewal is under way, and with a store that does not answer.
 #[tokio::test]
 async fn a_drain_ends_in_time_whatever_the_store_does() {
     let server = RedisServer::start();

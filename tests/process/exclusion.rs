@@ -27,14 +27,15 @@ struct Tally {
     busy: u64,
     lost: u64,
     failed: u64,
+    reports: Vec<String>,
 }
 
 /// Lets processes contend while `disturb` does what it does, and checks what they did.
 fn contend(
-    contest: Contest,
+    contest: &Contest,
     disturb: impl Fn(&RedisServer, &[Worker], Instant),
 ) -> (Tally, Verdict, u64) {
-    let Contest { name, span, ttl, keys, work } = contest;
+    let &Contest { name, span, ttl, keys, work } = contest;
     let server = RedisServer::start();
     let ground = Ground::new(name, keys);
     let args = [
@@ -47,6 +48,9 @@ fn contend(
     ];
     let workers: Vec<_> =
         (0..PROCESSES).map(|_| Worker::start(&server, "contend", &args)).collect();
+    for worker in &workers {
+        assert_eq!(worker.next().1, "ready");
+    }
     disturb(&server, &workers, Instant::now() + span);
     let mut tally = Tally::default();
     for worker in workers {
@@ -55,6 +59,7 @@ fn contend(
         tally.busy += number(&event, "busy");
         tally.lost += number(&event, "lost");
         tally.failed += number(&event, "failed");
+        tally.reports.push(event);
         assert!(worker.ends_well());
     }
     let verdict = ground.check();
@@ -65,7 +70,7 @@ fn contend(
 #[test]
 fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
     let contest = Contest { name: "calm", span: ms(5_000), ttl: 10_000, keys: 3, work: 500 };
-    let (tally, verdict, counted) = contend(contest, |_, _, _| {});
+    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
     assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
     assert!(tally.turns > 100 && verdict.handovers > 20, "{tally:?} {verdict:?}");
     assert_eq!((tally.lost, tally.failed), (0, 0), "{tally:?}");
@@ -75,7 +80,7 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
 #[test]
 fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let contest = Contest { name: "rough", span: ms(6_000), ttl: 5_000, keys: 3, work: 500 };
-    let (tally, verdict, counted) = contend(contest, |server, _, end| {
+    let (tally, verdict, counted) = contend(&contest, |server, _, end| {
         let mut cli = server.connect();
         let mut killed = 0_i64;
         while Instant::now() < end {
@@ -98,7 +103,7 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
 #[test]
 fn stopped_processes_overstay_no_lease() {
     let contest = Contest { name: "stopped", span: ms(6_000), ttl: 400, keys: 8, work: 5_000 };
-    let (tally, verdict, _) = contend(contest, |_, workers, end| {
+    let (tally, verdict, _) = contend(&contest, |_, workers, end| {
         let mut turn = 0;
         while Instant::now() + ms(1_000) < end {
             let worker = &workers[turn % workers.len()];

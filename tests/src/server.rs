@@ -35,16 +35,19 @@ const CLI_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl RedisServer {
     /// Starts a server that persists nothing.
+    #[must_use]
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// Starts a server with more lines of configuration, such as `maxmemory 3mb`.
+    #[must_use]
     pub fn start_with(config: &[&str]) -> Self {
         Self::launch(None, config)
     }
 
     /// Starts a server whose default user has a password.
+    #[must_use]
     pub fn start_with_password(password: &str) -> Self {
         Self::launch(Some(password), &[])
     }
@@ -107,6 +110,7 @@ impl RedisServer {
     /// # Panics
     ///
     /// If the server refuses it.
+    #[allow(clippy::must_use_candidate)] // most commands are for their effect
     pub fn cli<T: FromRedisValue>(&self, command: &str) -> T {
         self.connect().run(command).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
@@ -228,11 +232,19 @@ impl RedisServer {
 
 impl Cli {
     /// Runs one command, given as words that hold no spaces.
+    ///
+    /// # Errors
+    ///
+    /// What the server says, or that it does not answer.
     pub fn run<T: FromRedisValue>(&mut self, command: &str) -> RedisResult<T> {
         self.command(&command.split(' ').collect::<Vec<_>>())
     }
 
     /// Runs one command, given as its arguments.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
     pub fn command<T: FromRedisValue>(&mut self, args: &[impl ToRedisArgs]) -> RedisResult<T> {
         let mut command = redis::Cmd::new();
         for arg in args {

@@ -43,6 +43,10 @@ struct Slot {
 /// A store that has not answered for less than this is not what a waiter gives up on: what it said before is.
 const RECENTLY: Duration = Duration::from_millis(250);
 
+/// With less time than this a claim may not be answered before the wait is over, so that its outcome
+/// would be unknown; that others of this process had the lock meanwhile is known.
+const TIME_TO_ASK: Duration = Duration::from_millis(10);
+
 /// What is known about the task on the seat, for those who stand behind it.
 #[derive(Clone, Debug)]
 pub(crate) enum Situation {
@@ -146,7 +150,13 @@ impl Registry {
         let _leave = Leave { registry: self, name, place };
         tokio::select! {
             biased;
-            turn = &mut turn => turn.map_err(|_| NoSeat::Draining)?.into(),
+            turn = &mut turn => match turn.map_err(|_| NoSeat::Draining)? {
+                // The seat goes to the next one, who has time for an answer.
+                Turn::Seat(_) if until.is_some_and(|until| until.remaining() < TIME_TO_ASK) => {
+                    Err(NoSeat::Taken(self.situation(name)))
+                }
+                turn => turn.into(),
+            },
             () = sleep_until_some(until) => match turn.try_recv() {
                 Ok(turn) => turn.into(),
                 Err(TryRecvError::Closed) => Err(NoSeat::Draining),

@@ -156,6 +156,16 @@ pub enum Progress {
     Failed(Error),
 }
 
+impl From<Progress> for Error {
+    /// What a claim that gives up there is told.
+    fn from(progress: Progress) -> Self {
+        match progress {
+            Progress::Busy(left) => Self::busy(left),
+            Progress::Failed(error) => error,
+        }
+    }
+}
+
 /// How long a claim may wait, and who listens meanwhile.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {

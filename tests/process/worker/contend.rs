@@ -15,6 +15,7 @@ const SOON: u128 = 5_000_000;
 
 pub(crate) async fn run(client: &LockClient, args: &Args) {
     let (tasks, keys) = (args.number("tasks"), args.number("keys"));
+    say("ready");
     let end = now() + args.millis("for").as_nanos();
     let dir = PathBuf::from(args.text("dir"));
     let work = Duration::from_micros(args.number("work"));
@@ -25,17 +26,19 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         running.push(tokio::spawn(async move { contend(&client, &dir, &key, work, end).await }));
     }
     let mut log = Vec::new();
-    let (mut busy, mut lost, mut failed) = (0, 0, 0);
+    let (mut busy, mut lost, mut failed, mut failure) = (0, 0, 0, None);
     for task in running {
         let (turns, counts) = task.await.unwrap();
         log.extend(turns);
         busy += counts.busy;
         lost += counts.lost;
         failed += counts.failed;
+        failure = counts.failure.or(failure);
     }
     let path = dir.join(format!("log-{}", std::process::id()));
     fs::write(path, log.concat()).unwrap();
-    say(&format!("done turns={} busy={busy} lost={lost} failed={failed}", log.len()));
+    let turns = log.len();
+    say(&format!("done turns={turns} busy={busy} lost={lost} failed={failed} {failure:?}"));
 }
 
 #[derive(Default)]
@@ -43,6 +46,8 @@ struct Counts {
     busy: u64,
     lost: u64,
     failed: u64,
+    /// The last failure, for the report.
+    failure: Option<lock_core::Error>,
 }
 
 async fn contend(
@@ -53,7 +58,7 @@ async fn contend(
     end: u128,
 ) -> (Vec<String>, Counts) {
     let counter = dir.join(format!("counter-{key}"));
-    let options = LockOptions::new().with_wait(Duration::from_millis(500));
+    let options = LockOptions::new().with_wait(Duration::from_secs(2));
     let (mut turns, mut counts) = (Vec::new(), Counts::default());
     while now() < end {
         let mutex = client.mutex(key).with_options(options);
@@ -75,7 +80,10 @@ async fn contend(
             Ok(line) => turns.push(line),
             Err(error) if error.is_busy() => counts.busy += 1,
             Err(error) if error.is_lost() => counts.lost += 1,
-            Err(error) if error.is_unavailable() => counts.failed += 1,
+            Err(error) if error.is_unavailable() => {
+                counts.failed += 1;
+                counts.failure = Some(error);
+            }
             Err(error) => panic!("{error:?}"),
         }
     }

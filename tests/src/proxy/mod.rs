@@ -18,6 +18,7 @@ use crate::server::RedisServer;
 
 /// What a command is to the locks.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
 pub enum Op {
     /// A claim.
     Acquire,

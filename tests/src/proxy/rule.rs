@@ -8,6 +8,7 @@ use super::Op;
 
 /// What happens to a command.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Action {
     /// It does not arrive, nor does anything after it on its connection, in either direction.
     LoseRequest,
@@ -61,6 +62,7 @@ impl Gate {
 }
 
 /// A rule in force.
+#[must_use = "whether it hit is what makes the test one"]
 #[derive(Clone, Debug)]
 pub struct Rule(Arc<State>);
 

@@ -103,7 +103,8 @@ impl Connection {
         }
         let soon = Instant::now().saturating_add(self.connect_timeout);
         let until = until.map_or(soon, |until| until.min(soon));
-        match timeout_at(until, self.dial()).await {
+        // Boxed: it is large and rare, and would be part of each command's future.
+        match timeout_at(until, Box::pin(self.dial())).await {
             Ok(live) => live.map_err(Fault::NotSent),
             Err(Late) => {
                 Err(Fault::NotSent(self.lock().last_failure.clone().unwrap_or_else(|| {

@@ -4,6 +4,7 @@ mod builder;
 mod connection;
 mod error;
 mod keys;
+mod pace;
 mod scripts;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use redis::Value;
 pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
 use self::error::Fault;
+use self::pace::{Paces, Plan};
 use self::scripts::{ACQUIRE, RELEASE, RENEW};
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Progress, Refusal, Release, ReleaseOutcome,
@@ -50,6 +52,7 @@ pub struct RedisStore {
     connection: Connection,
     /// Claims that nobody answered: until when they may still take effect.
     flights: Mutex<HashMap<Token, Flight>>,
+    paces: Paces,
 }
 
 /// A claim that was not answered.
@@ -61,13 +64,9 @@ struct Flight {
     generation: u64,
 }
 
-/// A pause between two claims of a waiter is at least half of this, and on average all of it: at most 20 a second.
-const POLL: Duration = Duration::from_millis(70);
-/// The first pauses are shorter, since most locks are held briefly.
-const FIRST_POLLS: [Duration; 3] =
-    [Duration::from_millis(8), Duration::from_millis(20), Duration::from_millis(40)];
-/// The pause after a failure.
-const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+/// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
+/// the client gives a store to end a wait.
+const LAST_ANSWER: Duration = Duration::from_millis(40);
 /// A key that has just expired for the server may not have for a replica or a slow clock.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
@@ -95,7 +94,7 @@ impl RedisStore {
     }
 
     fn new(connection: Connection) -> Self {
-        Self { connection, flights: Mutex::default() }
+        Self { connection, flights: Mutex::default(), paces: Paces::default() }
     }
 
     /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
@@ -195,45 +194,48 @@ impl RedisStore {
     }
 
     async fn claim_until(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
-        let (mut polls, mut voids) = (0, 0);
+        let mut pace = self.paces.resume(&claim.name);
+        let mut voids = 0;
         loop {
-            let sent = Instant::now();
-            let pause = match self.claim(claim, waiting.until()).await {
-                Ok(Claimed::Granted(grant)) => return Ok(grant),
-                Ok(Claimed::Void) if voids == 0 => {
-                    voids += 1;
-                    continue;
+            match pace.plan(waiting.until()) {
+                Plan::Ask => {}
+                Plan::AskAt(at, known) => {
+                    waiting.report(known);
+                    sleep_until(at).await;
                 }
+                Plan::GiveUp(error) => {
+                    sleep_until_some(waiting.until()).await;
+                    return Err(self.refusal(claim, error));
+                }
+            }
+            let sent = Instant::now();
+            let until = waiting.until().map(|until| until.saturating_add(LAST_ANSWER));
+            match self.claim(claim, until).await {
+                Ok(Claimed::Granted(grant)) => {
+                    pace.end();
+                    return Ok(grant);
+                }
+                Ok(Claimed::Void) if voids == 0 => voids += 1,
                 Ok(Claimed::Void) => return Err(self.refusal(claim, void_twice())),
                 Ok(Claimed::Busy(left)) => {
+                    voids = 0;
                     waiting.report(Progress::Busy(left));
-                    let now = Instant::now();
-                    // No claim starts that could not be answered in time: its outcome would be unknown.
-                    let an_answer = now.saturating_since(sent).saturating_mul(2) + AFTER_EXPIRY;
-                    let rest = waiting.until().map(|until| until.saturating_since(now));
-                    if rest.is_some_and(|rest| rest <= an_answer) {
-                        sleep_until_some(waiting.until()).await;
-                        let left = left.saturating_sub(now.saturating_since(sent));
-                        return Err(self.refusal(claim, Error::busy(left)));
-                    }
-                    let poll = FIRST_POLLS.get(polls).copied().unwrap_or(POLL);
-                    (polls, voids) = (polls + 1, 0);
-                    let pause = jittered(poll).min(left.saturating_add(AFTER_EXPIRY));
-                    rest.map_or(pause, |rest| pause.min(rest.saturating_sub(an_answer)))
+                    pace.busy(sent, left);
                 }
                 Err(fault) => {
                     let permanent = fault.is_permanent();
                     let refusal = self.fault(claim, fault);
-                    if permanent || waiting.is_over() {
+                    if permanent {
+                        pace.end();
+                        return Err(refusal);
+                    }
+                    pace.failed(refusal.error.clone());
+                    if waiting.is_over() {
                         return Err(refusal);
                     }
                     waiting.report(Progress::Failed(refusal.error));
-                    let pause = jittered(FAILURE_PAUSE);
-                    let rest = waiting.until().map_or(pause, Instant::remaining);
-                    pause.min(rest)
                 }
-            };
-            sleep_until(Instant::now().saturating_add(pause)).await;
+            }
         }
     }
 
