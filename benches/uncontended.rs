@@ -5,7 +5,13 @@
 //! the rounds' ratios. Starts its own redis-server. `--json` prints one object per cell.
 
 // A benchmark prints, and fails by panicking.
-#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::disallowed_methods, missing_docs)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::future_not_send,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    missing_docs
+)]
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -71,8 +77,11 @@ impl Raw {
     }
 }
 
-/// Runs sections in `tasks` tasks for a round; gives each one's duration.
-async fn round(tasks: usize, section: impl AsyncFn(usize)) -> (f64, Duration) {
+/// Sections per second, and the median of their durations.
+type Figures = (f64, Duration);
+
+/// Runs sections in `tasks` tasks for a round.
+async fn round(tasks: usize, section: impl AsyncFn(usize)) -> Figures {
     let start = Instant::now();
     let section = &section;
     let all = join_all((0..tasks).map(async |task| {
@@ -140,9 +149,8 @@ async fn measure(json: bool) {
             };
             cells.push((raw, ours));
         }
-        let of = |figure: fn(&((f64, Duration), (f64, Duration))) -> f64| {
-            median(cells.iter().map(figure).collect())
-        };
+        let of =
+            |figure: fn(&(Figures, Figures)) -> f64| median(cells.iter().map(figure).collect());
         let (raw_p50, our_p50) =
             (of(|c| c.0.1.as_secs_f64() * 1e6), of(|c| c.1.1.as_secs_f64() * 1e6));
         let p50_ratio = of(|c| c.1.1.as_secs_f64() / c.0.1.as_secs_f64());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::bound::LeaseBound;
-use crate::client::Inner;
+use crate::client::{Active, Inner};
 use crate::driver::Job;
 use crate::error::{Error, ErrorKind};
 use crate::fencing::FencingToken;
@@ -81,6 +81,7 @@ impl Wish {
     async fn acquire_unreported(self) -> Result<(MutexGuard, Duration), Error> {
         let (until, waits) = (self.until(), self.terms.wait != Wait::None);
         let registry = &self.client.registry;
+        let mut active = self.client.held.enter();
         let seat = if waits {
             registry.enter(&self.name, until).await
         } else {
@@ -90,7 +91,8 @@ impl Wish {
         loop {
             seat.set(Situation::Asking);
             let claim = Claim::exclusive(self.name.clone(), Token::fresh()?, self.terms.ttl);
-            let mut pending = Pending { wish: &self, claim, seat: Some(seat) };
+            let mut pending =
+                Pending { wish: &self, claim, seat: Some(seat), active: Some(active) };
             let grant = if waits { pending.wait(until).await? } else { pending.ask().await? };
             let now = Instant::now();
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
@@ -110,6 +112,7 @@ impl Wish {
                 ));
             }
             drop(pending);
+            active = self.client.held.enter();
             seat = registry.enter(&self.name, until).await?;
         }
     }
@@ -121,6 +124,7 @@ struct Pending<'a> {
     claim: Claim,
     /// `None` once the guard has it, or when nothing is left to release.
     seat: Option<Seat>,
+    active: Option<Active>,
 }
 
 impl Pending<'_> {
@@ -160,7 +164,9 @@ impl Pending<'_> {
     }
 
     fn granted(mut self, grant: Grant, state: LeaseState) -> MutexGuard {
-        let seat = self.seat.take().expect("BUG: the seat stays until the claim is settled");
+        let (seat, active) = (self.seat.take(), self.active.take());
+        let seat = seat.expect("BUG: the seat stays until the claim is settled");
+        let active = active.expect("BUG: it goes with the seat");
         let Wish { client, key, name, terms, .. } = self.wish;
         MutexGuard::new(Lease(Held::keep(Granted {
             client: Arc::clone(client),
@@ -171,6 +177,7 @@ impl Pending<'_> {
             terms: *terms,
             state,
             seat,
+            active,
         })))
     }
 }
@@ -182,6 +189,7 @@ impl Drop for Pending<'_> {
             let Claim { name, token, ttl, .. } = &self.claim;
             let release = Release::new(name.clone(), *token, None);
             let job = Job::of_claim(release, Some(seat), self.wish.key.label(), *ttl);
+            self.wish.client.janitor.open();
             self.wish.client.janitor.push(job);
         }
     }

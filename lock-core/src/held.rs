@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::client::Inner;
+use crate::client::{Active, Inner};
 use crate::driver::{Due, Job};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
@@ -43,6 +43,8 @@ struct Shared {
     watchers: Vec<Waker>,
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
+    /// Counts the lease as held until its release begins.
+    active: Option<Active>,
     /// Where the renewer has the lease in its schedule.
     due: Option<Due>,
 }
@@ -155,18 +157,24 @@ pub(crate) struct Granted {
     pub(crate) terms: Terms,
     pub(crate) state: LeaseState,
     pub(crate) seat: Seat,
+    pub(crate) active: Active,
 }
 
 impl Held {
     /// Starts to keep a lease that was granted.
     pub(crate) fn keep(granted: Granted) -> Arc<Self> {
-        let Granted { client, key, name, token, fence, terms, state, seat } = granted;
+        let Granted { client, key, name, token, fence, terms, state, seat, active } = granted;
         let deadline = state.deadline();
         seat.set(Situation::Held(deadline));
-        let shared = Shared { state, watchers: Vec::new(), seat: Some(seat), due: None };
+        let shared = Shared {
+            state,
+            watchers: Vec::new(),
+            seat: Some(seat),
+            active: Some(active),
+            due: None,
+        };
         let held =
             Arc::new(Self { client, key, name, token, fence, terms, shared: Mutex::new(shared) });
-        held.client.held.enter();
         let first = if terms.renewal { renewal_due(Instant::now(), deadline) } else { deadline };
         held.schedule(first);
         held
@@ -296,11 +304,12 @@ impl Held {
     /// Ends the lease for its guard. From here on no renewal is sent, and late answers move nothing.
     /// Gives what is needed to free the key; `None` if that was asked before.
     pub(crate) fn begin_release(&self) -> Option<Job> {
-        let (first, was_lost, seat, due, granted, deadline) = self.with(|shared, now| {
+        let (first, was_lost, seat, active, due, granted, deadline) = self.with(|shared, now| {
             let was_lost = shared.state.check(now).err();
             let first = shared.state.begin_release();
             let (granted, deadline) = (shared.state.granted_at(), shared.state.deadline());
-            (first, was_lost, shared.seat.take(), shared.due.take(), granted, deadline)
+            let Shared { seat, active, due, .. } = shared;
+            (first, was_lost, seat.take(), active.take(), due.take(), granted, deadline)
         });
         if let Some(due) = due {
             self.client.renewer.forget(due);
@@ -308,7 +317,9 @@ impl Held {
         if !first {
             return None;
         }
-        self.client.held.leave();
+        // In the books before it is no longer counted as held, or a drain would see neither.
+        self.client.janitor.open();
+        drop(active);
         if let Some(seat) = &seat {
             seat.set(Situation::Releasing);
         }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 
-use super::drain::HeldCount;
 use super::{Inner, LockClient};
 use crate::driver::Runtime;
 use crate::error::ConfigError;
@@ -73,7 +72,7 @@ impl LockClientBuilder {
             registry: Arc::new(Registry::new()),
             renewer: Arc::default(),
             janitor: Arc::default(),
-            held: HeldCount::default(),
+            held: Arc::default(),
             renewing: Runtime::new(runtime.clone()),
             cleaning: Runtime::new(runtime),
         })))

@@ -1,5 +1,6 @@
 //! Ending a client in good order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -9,18 +10,22 @@ use super::{Inner, LockClient};
 use crate::error::LostReason;
 use crate::time::{Instant, timeout_at};
 
-/// How many leases have not been released by their guards.
+/// How many acquisitions are under way or held.
 #[derive(Debug, Default)]
 pub(crate) struct HeldCount {
     count: AtomicUsize,
     emptied: Notify,
 }
 
+/// One of them, from before its first command until its release is in the janitor's books.
+#[derive(Debug)]
+pub(crate) struct Active(Arc<HeldCount>);
+
 /// What was left when [`LockClient::drain`] returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Guards that were still alive. Their leases are over for this process; their ttl frees the keys.
+    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases are over for this process; their ttl frees the keys.
     pub held: usize,
     /// Releases that the store had not confirmed. The ttl frees those keys.
     pub pending: usize,
@@ -47,7 +52,7 @@ impl LockClient {
     ///
     /// Dropping the future leaves the client draining; call it again to go on waiting.
     pub fn drain(&self, limit: Duration) -> impl Future<Output = Drained> + Send + use<> {
-        let inner = std::sync::Arc::clone(&self.0);
+        let inner = Arc::clone(&self.0);
         async move {
             let now = Instant::now();
             let (last_call, end) = (now.saturating_add(limit / 5 * 4), now.saturating_add(limit));
@@ -74,14 +79,9 @@ fn drained(inner: &Inner) -> Drained {
 }
 
 impl HeldCount {
-    pub(crate) fn enter(&self) {
+    pub(crate) fn enter(self: &Arc<Self>) -> Active {
         self.count.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn leave(&self) {
-        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.emptied.notify_waiters();
-        }
+        Active(Arc::clone(self))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -95,6 +95,14 @@ impl HeldCount {
                 return;
             }
             emptied.await;
+        }
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.emptied.notify_waiters();
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 
 pub use self::builder::LockClientBuilder;
+pub(crate) use self::drain::Active;
 pub use self::drain::Drained;
 use self::drain::HeldCount;
 use crate::driver::{Janitor, Renewer, Runtime};
@@ -49,7 +50,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Arc<Registry>,
     pub(crate) renewer: Arc<Renewer>,
     pub(crate) janitor: Arc<Janitor>,
-    pub(crate) held: HeldCount,
+    pub(crate) held: Arc<HeldCount>,
     renewing: Runtime,
     cleaning: Runtime,
 }

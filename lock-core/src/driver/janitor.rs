@@ -114,9 +114,14 @@ struct Queue {
 }
 
 impl Janitor {
-    /// Takes over a token. Does not block, spawn or panic, on any thread.
+    /// Counts a token that is about to be released, by [`push`](Self::push) or [`finish`](Self::finish).
+    pub(crate) fn open(&self) {
+        self.lock().backlog += 1;
+    }
+
+    /// Takes over a token that was opened. Does not block, spawn or panic, on any thread.
     pub(crate) fn push(&self, job: Job) {
-        self.add(job, 1);
+        self.lock().waiting.push_back(job);
         self.wake.notify_one();
     }
 
@@ -144,7 +149,6 @@ impl Janitor {
 
     /// Releases in the caller's task, at most twice; then, and if the future is dropped, the janitor takes over.
     pub(crate) async fn finish(self: Arc<Self>, job: Job, client: &Inner) -> Result<Ending, Error> {
-        self.lock().backlog += 1;
         let mut work = Work { janitor: &self, job: Some(job) };
         client.ensure_running()?;
         let mut last = Error::of(ErrorKind::Unknown);
@@ -178,12 +182,6 @@ impl Janitor {
                 () = self.wake.notified(), if at_work.len() < MOST_AT_WORK => {}
             }
         }
-    }
-
-    fn add(&self, job: Job, count: usize) {
-        let mut queue = self.lock();
-        queue.backlog += count;
-        queue.waiting.push_back(job);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Queue> {
@@ -278,8 +276,7 @@ impl Work<'_> {
 impl Drop for Work<'_> {
     fn drop(&mut self) {
         if let Some(job) = self.job.take() {
-            self.janitor.add(job, 0);
-            self.janitor.wake.notify_one();
+            self.janitor.push(job);
         }
     }
 }
