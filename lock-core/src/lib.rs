@@ -1,4 +1,90 @@
 //! Distributed locks for async Rust.
+//!
+//! Several processes share one store, usually a Redis server, and take turns:
+//!
+//! ```
+//! use lock_core::{Error, LockClient, distributed_lock, store::MemoryStore};
+//!
+//! #[distributed_lock(key = "order:<user_id>", wait = "2s")]
+//! async fn create_order(user_id: u64) -> Result<u64, Error> {
+//!     Ok(user_id) // one at a time per user, across all processes
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // In a service: `RedisStore::connect("redis://127.0.0.1/").await?`
+//! LockClient::builder(MemoryStore::new()).build()?.install()?;
+//!
+//! create_order(7).await?;
+//! # Ok(()) }
+//! ```
+//!
+//! # Which way in?
+//!
+//! - [`#[distributed_lock]`](distributed_lock) on a service function: the usual one.
+//! - [`Mutex::run`] around a block, when the key or the options are known only at run time.
+//! - [`Mutex::lock`] and its [guard](MutexGuard), when the lock must outlive a block. A guard does not stop its holder when the
+//!   lease is lost; the other two do.
+//! - `LockLayer` of the crate `lock-tower`, around an HTTP route or any tower service.
+//!
+//! If all contenders live in one process, use `tokio::sync::Mutex`: it is a thousand times faster and cannot fail.
+//!
+//! # Words
+//!
+//! A [`Key`] says what is locked. A *lease* is the right to act until a *deadline*; the store keeps it for its *ttl*, a little
+//! longer, and the client renews it. The *token* names one acquisition and is the value that the store keeps. The
+//! [`FencingToken`] is a number that grows with each grant.
+//!
+//! # What holds
+//!
+//! Under two assumptions, that the clocks of client and server run at the same rate within 1 % and the server's makes no
+//! step larger than the margin (1 % of the ttl and 2 ms), and that the store does not forget an unexpired lock:
+//!
+//! - **Exclusion.** Two leases on one key never overlap.
+//! - **Bounded body.** With [`Mutex::run`], the macro and the layer, no poll of the body *starts* at or after the
+//!   lease's local deadline (unless `on_lost = finish`).
+//!
+//! Always:
+//!
+//! - **Fencing.** Every grant carries a [`FencingToken`] greater than that of every grant that completed before it began, as
+//!   long as the store's counter or its clock does not go backwards.
+//! - **Only the holder releases.** Release and renewal compare the token atomically.
+//! - **No orphans.** A lock whose acquisition was cancelled, timed out or failed is released as soon as the store can be
+//!   reached, not left to its ttl. (A failover may bring a released lock back for the rest of its ttl.)
+//! - **Progress.** A free lock is taken by a live waiter.
+//! - **Honest outcomes.** [Busy](ErrorKind::Busy), [unavailable](ErrorKind::Unavailable) and [unknown](ErrorKind::Unknown) are
+//!   different answers. A body never runs without its lock, and its result is never replaced by a failed release.
+//!
+//! # What does not
+//!
+//! A lease is not mutual exclusion when a process stalls or the store fails over. A process that was paused for longer than its
+//! lease may still finish the poll it was in; a blocking call is not stopped at all. Check the fencing token at the resource,
+//! or let a database constraint say what must not happen.
+//!
+//! Guards that are alive when the runtime ends, and releases that had not been confirmed, are left to their ttl: call
+//! [`LockClient::drain`] before.
+//!
+//! # How it works
+//!
+//! Taking a free lock is one round trip: a script sets the key if it is absent, with the token and the ttl, and numbers the
+//! grant by `max(last + 1, server's clock)`. Releasing is another: compare and delete. The lease counts from a clock reading
+//! *before* the command was queued, less the margin, so that it ends here before it ends there. Each claim carries the
+//! server's time after which it is void, so that one that arrives late does nothing. One task per client renews all leases
+//! at a third of what remains, and one, the janitor, releases whatever nobody awaits, until the store has confirmed it.
+//! Within a process the tasks that want one key stand in line, and one of them at a time asks the store, at most 20
+//! times a second.
+//!
+//! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
+//! case); the deadline, the fence and the void time are this crate's additions.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `macros` | yes | [`#[distributed_lock]`](distributed_lock), [`key!`], `#[derive(KeyPart)]`; without it, keys are built by [`KeyPart`] implementers and [`Key::new`] |
+//! | `redis` | yes | [`store::RedisStore`]; without it, [`store::MemoryStore`] and stores of your own |
+//! | `redis-tls` | no | `rediss://` URLs, by rustls with the platform's root certificates |
+//! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
+//! | `test-util` | no | `testing`: a conformance suite for stores and a store that fails on command; leases follow a paused tokio clock |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
