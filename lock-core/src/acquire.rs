@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::bound::LeaseBound;
 use crate::client::{Active, Inner};
@@ -64,21 +66,36 @@ impl Wish {
         Some(self.since.saturating_add(wait))
     }
 
+    /// Acquires within the span `lock.acquire`, which tells how long it took and what came of it.
     async fn acquire(self) -> Result<MutexGuard, Error> {
-        let label = self.key.label();
-        let result = self.acquire_unreported().await;
+        let span = tracing::debug_span!(
+            target: "lock_core", "lock.acquire",
+            key = self.key.label(), waited = Empty, fence = Empty, outcome = Empty,
+        );
+        let (key, since) = (self.key.label(), self.since);
+        let result = self.acquire_unreported().instrument(span.clone()).await;
+        if span.is_disabled() {
+            return result;
+        }
+        let _here = span.enter();
+        let waited = Instant::now().saturating_since(since);
+        span.record("waited", tracing::field::debug(waited));
         match &result {
-            Ok((guard, waited)) => tracing::debug!(
-                target: "lock_core", key = label, ?waited, fence = %guard.fencing_token(), "lock acquired"
-            ),
+            Ok(guard) => {
+                let fence = guard.fencing_token();
+                span.record("outcome", "acquired");
+                span.record("fence", fence.get());
+                tracing::debug!(target: "lock_core", key, ?waited, %fence, "lock acquired");
+            }
             Err(error) => {
-                tracing::debug!(target: "lock_core", key = label, %error, "lock not acquired");
+                span.record("outcome", tracing::field::debug(error.kind()));
+                tracing::debug!(target: "lock_core", key, ?waited, %error, "lock not acquired");
             }
         }
-        result.map(|(guard, _)| guard)
+        result
     }
 
-    async fn acquire_unreported(self) -> Result<(MutexGuard, Duration), Error> {
+    async fn acquire_unreported(self) -> Result<MutexGuard, Error> {
         let (until, waits) = (self.until(), self.terms.wait != Wait::None);
         let registry = &self.client.registry;
         let mut active = self.client.held.enter();
@@ -97,11 +114,10 @@ impl Wish {
             let now = Instant::now();
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
             if let Ok(state) = state {
-                let waited = now.saturating_since(self.since);
                 if self.client.registry.is_draining() {
                     return Err(Error::of(ErrorKind::Draining));
                 }
-                return Ok((pending.granted(grant, state), waited));
+                return Ok(pending.granted(grant, state));
             }
             // The answer came too late for its lease. The token goes back; a new one may be in time.
             if !waits || until.is_some_and(|until| until <= now) {

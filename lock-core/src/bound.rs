@@ -11,8 +11,10 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
+use tracing::Span;
+use tracing::field::Empty;
 
-use crate::error::Error;
+use crate::error::{Error, LostReason};
 use crate::held::Lease;
 use crate::scope::Scoped;
 
@@ -28,12 +30,17 @@ pin_project! {
         // Made when the body first waits: most never outlive their first poll by much.
         #[pin]
         deadline: Option<Sleep>,
+        span: Span,
     }
 }
 
 impl<F> LeaseBound<F> {
     pub(crate) fn new(lease: Lease, body: Scoped<F>) -> Self {
-        Self { lease, body: Some(body), deadline: None }
+        let span = tracing::debug_span!(
+            target: "lock_core", "lock.held",
+            key = lease.key().label(), fence = lease.fencing_token().get(), held = Empty, outcome = Empty,
+        );
+        Self { lease, body: Some(body), deadline: None, span }
     }
 }
 
@@ -42,16 +49,15 @@ impl<F: Future> Future for LeaseBound<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let _here = this.span.enter();
         let mut left = match this.lease.0.observe_or_watch(cx) {
             Ok(left) => left,
-            Err(reason) => {
-                this.body.set(None);
-                return Poll::Ready(Err(Error::lost(reason)));
-            }
+            Err(reason) => return Poll::Ready(Err(end(this.body, this.lease, this.span, reason))),
         };
         let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");
         if let Poll::Ready(output) = body.poll(cx) {
             this.body.set(None);
+            report(this.lease, this.span, "done");
             return Poll::Ready(Ok(output));
         }
         loop {
@@ -65,11 +71,29 @@ impl<F: Future> Future for LeaseBound<F> {
             left = match this.lease.0.observe() {
                 Ok(left) => left,
                 Err(reason) => {
-                    this.body.set(None);
-                    return Poll::Ready(Err(Error::lost(reason)));
+                    return Poll::Ready(Err(end(this.body, this.lease, this.span, reason)));
                 }
             };
         }
+    }
+}
+
+/// Drops the body, for the lease is over.
+fn end<F>(
+    mut body: Pin<&mut Option<Scoped<F>>>,
+    lease: &Lease,
+    span: &Span,
+    reason: LostReason,
+) -> Error {
+    body.set(None);
+    report(lease, span, "lost");
+    Error::lost(reason)
+}
+
+fn report(lease: &Lease, span: &Span, outcome: &'static str) {
+    if !span.is_disabled() {
+        span.record("held", tracing::field::debug(lease.0.held_for()));
+        span.record("outcome", outcome);
     }
 }
 
