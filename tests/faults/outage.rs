@@ -174,7 +174,8 @@ async fn a_drain_ends_in_time_whatever_the_store_does() {
     let body = tokio::spawn(async move { mutex.run(|_| std::future::pending::<()>()).await });
     eventually("a renewal is under way", ms(5_000), || slow.hits() == 1).await;
     let (drained, _) = within("the drain", ms(2_000), client.drain(ms(300))).await;
-    let error = body.await.unwrap().unwrap_err();
+    let (outcome, _) = within("the body's end", ms(2_000), body).await;
+    let error = outcome.unwrap().unwrap_err();
     assert!(error.is_lost(), "{error:?}");
     assert_eq!(drained.held, 0);
     assert_eq!(client.mutex("k").lock().await.unwrap_err().kind(), ErrorKind::Draining);
