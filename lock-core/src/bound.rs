@@ -10,13 +10,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
-use tokio::time::Sleep;
 use tracing::Span;
 use tracing::field::Empty;
 
 use crate::error::{Error, LostReason};
-use crate::held::Lease;
+use crate::held::{Lease, Watch};
 use crate::scope::Scoped;
+use crate::time::Deadline;
 
 pin_project! {
     /// Drives a future while its lease is good; made by [`MutexGuard::bind`](crate::MutexGuard::bind).
@@ -24,12 +24,11 @@ pin_project! {
     /// On loss the future is dropped, at an await, before the error is given.
     #[must_use = "futures do nothing unless polled"]
     pub struct LeaseBound<F> {
-        lease: Lease,
+        watch: Watch,
         #[pin]
         body: Option<Scoped<F>>,
-        // Made when the body first waits: most never outlive their first poll by much.
         #[pin]
-        deadline: Option<Sleep>,
+        deadline: Deadline,
         span: Span,
     }
 }
@@ -40,7 +39,7 @@ impl<F> LeaseBound<F> {
             target: "lock_core", "lock.held",
             key = lease.key().label(), fence = lease.fencing_token().get(), held = Empty, outcome = Empty,
         );
-        Self { lease, body: Some(body), deadline: None, span }
+        Self { watch: Watch::new(lease), body: Some(body), deadline: Deadline::default(), span }
     }
 }
 
@@ -50,28 +49,23 @@ impl<F: Future> Future for LeaseBound<F> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let _here = this.span.enter();
-        let mut left = match this.lease.0.observe_or_watch(cx) {
+        let mut left = match this.watch.observe(cx) {
             Ok(left) => left,
-            Err(reason) => return Poll::Ready(Err(end(this.body, this.lease, this.span, reason))),
+            Err(reason) => return Poll::Ready(Err(end(this.body, this.watch, this.span, reason))),
         };
         let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");
         if let Poll::Ready(output) = body.poll(cx) {
             this.body.set(None);
-            report(this.lease, this.span, "done");
+            report(this.watch, this.span, "done");
             return Poll::Ready(Ok(output));
         }
         loop {
-            if this.deadline.is_none() {
-                this.deadline.set(Some(tokio::time::sleep(left)));
-            }
-            let timer = this.deadline.as_mut().as_pin_mut().expect("BUG: set above");
-            ready!(timer.poll(cx));
+            ready!(this.deadline.as_mut().poll_until(left, cx));
             // A renewal may have moved the deadline since the timer was set.
-            this.deadline.set(None);
-            left = match this.lease.0.observe() {
+            left = match this.watch.lease().0.observe() {
                 Ok(left) => left,
                 Err(reason) => {
-                    return Poll::Ready(Err(end(this.body, this.lease, this.span, reason)));
+                    return Poll::Ready(Err(end(this.body, this.watch, this.span, reason)));
                 }
             };
         }
@@ -81,24 +75,24 @@ impl<F: Future> Future for LeaseBound<F> {
 /// Drops the body, for the lease is over.
 fn end<F>(
     mut body: Pin<&mut Option<Scoped<F>>>,
-    lease: &Lease,
+    watch: &Watch,
     span: &Span,
     reason: LostReason,
 ) -> Error {
     body.set(None);
-    report(lease, span, "lost");
+    report(watch, span, "lost");
     Error::lost(reason)
 }
 
-fn report(lease: &Lease, span: &Span, outcome: &'static str) {
+fn report(watch: &Watch, span: &Span, outcome: &'static str) {
     if !span.is_disabled() {
-        span.record("held", tracing::field::debug(lease.0.held_for()));
+        span.record("held", tracing::field::debug(watch.lease().0.held_for()));
         span.record("outcome", outcome);
     }
 }
 
 impl<F> fmt::Debug for LeaseBound<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseBound").field("lease", &self.lease).finish_non_exhaustive()
+        f.debug_struct("LeaseBound").field("lease", self.watch.lease()).finish_non_exhaustive()
     }
 }

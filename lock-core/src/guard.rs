@@ -3,13 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::bound::LeaseBound;
 use crate::driver::Ending;
 use crate::error::Error;
 use crate::held::Lease;
-use crate::scope::{Node, Scoped};
+use crate::scope::{ChildSlot, Node, Scoped};
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -29,6 +29,8 @@ use crate::scope::{Node, Scoped};
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct MutexGuard {
     lease: Lease,
+    /// Shared by all futures that are bound to it, so that what they nest takes turns.
+    child: OnceLock<ChildSlot>,
 }
 
 /// What an awaited release found.
@@ -47,7 +49,7 @@ pub enum Released {
 
 impl MutexGuard {
     pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease }
+        Self { lease, child: OnceLock::new() }
     }
 
     /// A handle that watches this lock.
@@ -83,7 +85,14 @@ impl MutexGuard {
             Ending::Expired => Released::Expired,
             Ending::TakenByOther => Released::TakenByOther,
         };
-        tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock released");
+        if released == Released::InTime {
+            tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock released");
+        } else {
+            tracing::warn!(
+                target: "lock_core", key = label, ?held, ?released,
+                "the lease was over before the lock was released"
+            );
+        }
         Ok(released)
     }
 
@@ -97,8 +106,8 @@ impl MutexGuard {
     ///
     /// As [`release`](Self::release).
     pub fn blocking_release(self) -> Result<Released, Error> {
-        let runtime = self.lease.0.client.runtime()?;
-        runtime.block_on(self.release())
+        let client = Arc::clone(&self.lease.0.client);
+        client.block_on(self.release())?
     }
 
     /// Drives `future` as long as the lease is good, as [`Mutex::run`](crate::Mutex::run) does.
@@ -115,7 +124,8 @@ impl MutexGuard {
     ///
     /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
     pub fn bind<F: Future>(&self, future: F) -> LeaseBound<F> {
-        LeaseBound::new(self.lease(), Scoped::new(Node::of(self.lease()), future))
+        let child = Arc::clone(self.child.get_or_init(ChildSlot::default));
+        LeaseBound::new(self.lease(), Scoped::new(Node::with_child(self.lease(), child), future))
     }
 }
 

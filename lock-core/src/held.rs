@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use crate::client::{Active, Inner};
@@ -16,7 +16,7 @@ use crate::lease::{LeaseState, renewal_due, renewal_patience, retry_due};
 use crate::options::{Terms, check_ttl};
 use crate::registry::{Seat, Situation};
 use crate::store::{Name, Release, Renewal, Renewed};
-use crate::time::{Instant, sleep_until};
+use crate::time::{Deadline, Instant};
 use crate::token::Token;
 
 /// Watches a held lock, and can extend it, but not release it: that is the guard's right.
@@ -24,6 +24,54 @@ use crate::token::Token;
 /// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease is over.
 #[derive(Clone)]
 pub struct Lease(pub(crate) Arc<Held>);
+
+/// A task's interest in the end of a lease; gone when dropped, so that those who come and go leave nothing.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    lease: Lease,
+    place: Option<u64>,
+}
+
+impl Watch {
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self { lease, place: None }
+    }
+
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// What is left of the lease, or why it is over. Wakes the task of `cx` when the lease ends, at its deadline
+    /// at the latest as soon as the renewer looks at it; a timer of the watcher's own is more exact.
+    pub(crate) fn observe(&mut self, cx: &Context<'_>) -> Result<Duration, LostReason> {
+        let place = &mut self.place;
+        self.lease.0.with(|shared, now| {
+            let left = shared.state.check(now)?;
+            let mine =
+                place.and_then(|place| shared.watchers.iter_mut().find(|(p, _)| *p == place));
+            match mine {
+                Some((_, waker)) => waker.clone_from(cx.waker()),
+                None => {
+                    *place = Some(shared.next_watcher);
+                    shared.watchers.push((shared.next_watcher, cx.waker().clone()));
+                    shared.next_watcher += 1;
+                }
+            }
+            Ok(left)
+        })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            let mut shared = self.lease.0.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(index) = shared.watchers.iter().position(|(p, _)| *p == place) {
+                shared.watchers.swap_remove(index);
+            }
+        }
+    }
+}
 
 /// The shared record of one held lock.
 pub(crate) struct Held {
@@ -38,9 +86,9 @@ pub(crate) struct Held {
 
 struct Shared {
     state: LeaseState,
-    /// Who wants to know when the lease ends. Tasks register again on each poll, so a spurious
-    /// wake-up does no harm, and one task is listed once.
-    watchers: Vec<Waker>,
+    /// Who wants to know when the lease ends.
+    watchers: Vec<(u64, Waker)>,
+    next_watcher: u64,
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
     /// Counts the lease as held until its release begins.
@@ -94,23 +142,23 @@ impl Lease {
     ///
     /// Dropping the future loses nothing: a lost lease stays lost, and the next call says so at once.
     pub async fn lost(&self) -> LostReason {
-        loop {
-            let left = match self.0.observe() {
-                Ok(left) => left,
-                Err(reason) => return reason,
-            };
-            let mut deadline = pin!(sleep_until(Instant::now().saturating_add(left)));
-            poll_fn(|cx| match self.0.observe_or_watch(cx) {
-                Ok(_) => deadline.as_mut().poll(cx),
-                Err(_) => Poll::Ready(()),
-            })
-            .await;
-        }
+        let mut watch = Watch::new(self.clone());
+        let mut deadline = pin!(Deadline::default());
+        poll_fn(|cx| {
+            loop {
+                match watch.observe(cx) {
+                    Ok(left) => ready!(deadline.as_mut().poll_until(left, cx)),
+                    Err(reason) => return Poll::Ready(reason),
+                }
+            }
+        })
+        .await
     }
 
     /// Makes the lease last at least `ttl` from now; one round trip. Never shortens it.
     ///
-    /// Later renewals keep the lock's own ttl, and do not shorten this one either.
+    /// Later renewals keep the lock's own ttl, and do not shorten this one either. `max_hold` ends the lease all the
+    /// same.
     ///
     /// # Cancel safety
     ///
@@ -169,6 +217,7 @@ impl Held {
         let shared = Shared {
             state,
             watchers: Vec::new(),
+            next_watcher: 0,
             seat: Some(seat),
             active: Some(active),
             due: None,
@@ -192,18 +241,6 @@ impl Held {
     /// What is left of the lease, or why it is over.
     pub(crate) fn observe(&self) -> Result<Duration, LostReason> {
         self.with(|shared, now| shared.state.check(now))
-    }
-
-    /// As [`observe`](Self::observe), and wakes the task of `cx` when the lease ends by a report
-    /// (the deadline is the watcher's own affair).
-    pub(crate) fn observe_or_watch(&self, cx: &Context<'_>) -> Result<Duration, LostReason> {
-        self.with(|shared, now| {
-            let left = shared.state.check(now)?;
-            if !shared.watchers.iter().any(|waker| waker.will_wake(cx.waker())) {
-                shared.watchers.push(cx.waker().clone());
-            }
-            Ok(left)
-        })
     }
 
     /// How long it has been held.
@@ -351,8 +388,8 @@ impl Held {
             );
         }
         drop(seat);
-        for watcher in watchers {
-            watcher.wake();
+        for (_, waker) in watchers {
+            waker.wake();
         }
         result
     }

@@ -88,13 +88,14 @@ impl Mutex {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: if the store granted the lock meanwhile, or does so later,
-    /// it is released in the background. It costs the place in line.
+    /// it is released in the background. It costs the place in line. (A future that was polled once and is neither polled
+    /// again nor dropped keeps its place, and with it everybody behind it.)
     ///
     /// # Errors
     ///
     /// [`Busy`](crate::ErrorKind::Busy) if another owner still had the lock when `wait` was over;
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store
-    /// failed, within `wait` (or 50 ms, if that is longer; without a wait: within the store's request timeout);
+    /// failed, within `wait` (or 50 ms, if that is longer; without a wait: within the store's own timeouts);
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if this task holds the key through `run`, the
     /// macro or the layer; and what is wrong with the key, the options or the client.
     ///
@@ -190,7 +191,7 @@ impl Mutex {
 
     /// Takes the lock from a thread that is not in a runtime: a plain thread, or one of `spawn_blocking`.
     ///
-    /// The work is done on the client's runtime, or on the one of `spawn_blocking`.
+    /// Waits no longer than [`lock`](Self::lock) does, whatever else the client's runtime is busy with.
     ///
     /// # Panics
     ///
@@ -199,9 +200,9 @@ impl Mutex {
     /// # Errors
     ///
     /// As [`lock`](Self::lock), and [`NoRuntime`](crate::ErrorKind::NoRuntime) on a plain thread if the
-    /// client was never used in a runtime nor given one.
+    /// client was not used in a runtime that is still there, nor given one: somebody has to renew the lease.
     pub fn blocking_lock(&self) -> Result<MutexGuard, Error> {
-        self.client.runtime()?.block_on(self.lock())
+        self.client.block_on(self.lock())?
     }
 }
 

@@ -21,28 +21,35 @@ tokio::task_local! {
     static CLIENT: LockClient;
 }
 
+/// Nested entries of a key go through here one at a time, so that siblings (`join!`) exclude each other as they would
+/// without the outer lock.
+pub(crate) type ChildSlot = Arc<tokio::sync::Mutex<()>>;
+
 /// One lease of the chain.
 #[derive(Debug)]
 pub(crate) struct Node {
     lease: Lease,
     outer: Option<Arc<Self>>,
-    /// Nested entries of the same key go through here one at a time, so that siblings
-    /// (`join!`) exclude each other as they would without the outer lock.
-    child: Arc<tokio::sync::Mutex<()>>,
+    child: ChildSlot,
 }
 
 impl Node {
     /// A node for `lease` on top of what the task holds.
     pub(crate) fn of(lease: Lease) -> Arc<Self> {
+        Self::with_child(lease, ChildSlot::default())
+    }
+
+    /// The same, with a child slot that is shared with other nodes of the lease.
+    pub(crate) fn with_child(lease: Lease, child: ChildSlot) -> Arc<Self> {
         let outer = HOLDS.try_with(Arc::clone).ok();
-        Arc::new(Self { lease, outer, child: Arc::default() })
+        Arc::new(Self { lease, outer, child })
     }
 
     pub(crate) fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    pub(crate) fn child(&self) -> Arc<tokio::sync::Mutex<()>> {
+    pub(crate) fn child(&self) -> ChildSlot {
         Arc::clone(&self.child)
     }
 }
@@ -67,7 +74,7 @@ pub fn current() -> Option<Lease> {
     HOLDS.try_with(|node| node.lease.clone()).ok()
 }
 
-/// Fails loudly when code that needs a lock runs without it.
+/// Fails loudly when code that needs a lock runs without it. Goes by the key alone, whichever client it was locked through.
 ///
 /// # Panics
 ///

@@ -10,7 +10,13 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
+
+use pin_project_lite::pin_project;
+use tokio::runtime::Handle;
+use tokio::time::Sleep;
 
 /// A point on the boot-time clock of this machine.
 ///
@@ -85,6 +91,39 @@ pub(crate) async fn sleep_until_some(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+pin_project! {
+    /// A timer that is set when it is first needed, and not at all outside a runtime: there whoever waits depends
+    /// on being woken.
+    #[derive(Debug, Default)]
+    pub(crate) struct Deadline {
+        #[pin]
+        timer: Option<Sleep>,
+    }
+}
+
+impl Deadline {
+    /// Ready when the time is over: `left` from now, if the timer was not set before.
+    pub(crate) fn poll_until(
+        self: Pin<&mut Self>,
+        left: Duration,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let mut timer = self.project().timer;
+        if timer.is_none() {
+            if Handle::try_current().is_err() {
+                return Poll::Pending;
+            }
+            timer.set(Some(tokio::time::sleep(left)));
+        }
+        match timer.as_mut().as_pin_mut() {
+            Some(set) => ready!(set.poll(cx)),
+            None => return Poll::Pending,
+        }
+        timer.set(None);
+        Poll::Ready(())
     }
 }
 

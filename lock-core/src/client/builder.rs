@@ -31,7 +31,8 @@ impl LockClientBuilder {
     }
 
     /// Puts `namespace` and a colon before each key. Services that share a store and must exclude each
-    /// other share the namespace; others must not.
+    /// other share the namespace; others must not. (Nor should one go on where another ends: `shop` with the key
+    /// `eu:7` names the same lock as `shop:eu` with the key `7`.)
     ///
     /// Default: `lock`.
     pub fn with_namespace(mut self, namespace: impl Into<String>) -> Self {

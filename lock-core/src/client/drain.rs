@@ -48,6 +48,8 @@ impl LockClient {
     /// are dropped at their next await and their locks released. A raw guard's code cannot be
     /// stopped, so its key is left to its ttl.
     ///
+    /// Outside a tokio runtime it only refuses newcomers, and says what is left.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the client draining; call it again to go on waiting.
@@ -57,9 +59,11 @@ impl LockClient {
             let now = Instant::now();
             let (last_call, end) = (now.saturating_add(limit / 5 * 4), now.saturating_add(limit));
             inner.registry.drain();
-            if inner.ensure_running().is_ok()
-                && timeout_at(last_call, inner.held.emptied()).await.is_err()
-            {
+            if inner.ensure_running().is_err() {
+                // Nobody could wait here, and nobody would work meanwhile.
+                return drained(&inner);
+            }
+            if timeout_at(last_call, inner.held.emptied()).await.is_err() {
                 for lease in inner.renewer.leases() {
                     lease.lose(LostReason::Draining);
                 }

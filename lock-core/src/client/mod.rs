@@ -114,19 +114,34 @@ impl LockClient {
 impl Inner {
     /// Sees to it that the client's tasks run somewhere.
     pub(crate) fn ensure_running(&self) -> Result<(), Error> {
+        self.start_tasks()?;
+        // Timers need the runtime that polls us, wherever the tasks run.
+        Handle::try_current().map(|_| ()).map_err(|_| Error::of(ErrorKind::NoRuntime))
+    }
+
+    fn start_tasks(&self) -> Result<(), Error> {
         if !self.renewing.is_alive() {
             self.renewing.start(|| Arc::clone(&self.renewer).run(Arc::clone(&self.store)))?;
         }
         if !self.cleaning.is_alive() {
             self.cleaning.start(|| Arc::clone(&self.janitor).run(Arc::clone(&self.store)))?;
         }
-        // Timers need the runtime that polls us, wherever the tasks run.
-        Handle::try_current().map(|_| ()).map_err(|_| Error::of(ErrorKind::NoRuntime))
+        Ok(())
     }
 
-    /// A runtime for callers that block.
-    pub(crate) fn runtime(&self) -> Result<Handle, Error> {
-        self.cleaning.for_blocking()
+    /// Does the work of a caller that blocks: a thread of `spawn_blocking`, or one that is in no runtime. There it
+    /// needs the client's tasks to run somewhere already, since they must outlive the call.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        if let Ok(runtime) = Handle::try_current() {
+            return Ok(runtime.block_on(future));
+        }
+        self.start_tasks()?;
+        // Not the tasks' runtime: it may be one that nobody drives at the moment.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::unavailable("no runtime to wait in", error))?;
+        Ok(runtime.block_on(future))
     }
 }
 

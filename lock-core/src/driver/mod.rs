@@ -22,12 +22,12 @@ use crate::error::{Error, ErrorKind};
 pub(crate) struct Runtime {
     chosen: Option<Handle>,
     alive: Arc<AtomicBool>,
-    last: Mutex<Option<Handle>>,
+    starting: Mutex<()>,
 }
 
 impl Runtime {
     pub(crate) fn new(chosen: Option<Handle>) -> Self {
-        Self { chosen, alive: Arc::default(), last: Mutex::default() }
+        Self { chosen, alive: Arc::default(), starting: Mutex::default() }
     }
 
     /// Whether the tasks run.
@@ -43,18 +43,12 @@ impl Runtime {
         Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))
     }
 
-    /// A runtime for a thread that is in none: where the tasks run.
-    pub(crate) fn for_blocking(&self) -> Result<Handle, Error> {
-        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.handle().or_else(|error| last().ok_or(error))
-    }
-
     /// Starts `task` unless one runs.
     pub(crate) fn start<F>(&self, task: impl FnOnce() -> F) -> Result<(), Error>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_alive() {
             return Ok(());
         }
@@ -67,7 +61,13 @@ impl Runtime {
             let _sign = sign;
             task.await;
         });
-        *last = Some(handle);
+        // A runtime that is gone drops what is spawned on it at once.
+        if !self.is_alive() {
+            return Err(Error::plain(
+                ErrorKind::NoRuntime,
+                "the runtime that was given to the lock client is gone",
+            ));
+        }
         Ok(())
     }
 }

@@ -45,8 +45,8 @@ struct Schedule {
 
 /// What is due within this span goes along now: waking up for each costs more than renewing early.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Stores wait about this long for an answer, so renewals with more time than this end together.
-const PRESSING: Duration = Duration::from_millis(500);
+/// Stores take no longer than this to connect and to wait for an answer, so renewals with more time than this end together.
+const PRESSING: Duration = Duration::from_secs(2);
 /// Renewals that go to the store in one call.
 const BATCH: usize = 256;
 

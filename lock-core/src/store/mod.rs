@@ -57,8 +57,8 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
         waiting: &'a Waiting<'a>,
     ) -> BoxFuture<'a, Result<Grant, Refusal>>;
 
-    /// Renews leases, each on its own: the answers stand in the order of the renewals, and one that fails or
-    /// is slow neither fails nor delays another.
+    /// Renews leases, each on its own: one that fails does not fail another. The answers stand in the order of the renewals;
+    /// renewals that have little time are not given together with others.
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>>;
 
     /// Releases a token, whether or not it holds the lock. One attempt; the client repeats it.

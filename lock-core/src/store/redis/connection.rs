@@ -63,8 +63,9 @@ struct Sample {
     sent: Instant,
 }
 
-/// This many commands in a row without an answer are no coincidence.
-const UNANSWERED_LIMIT: u32 = 3;
+/// This many commands in a row without an answer are no coincidence. One more, and a lease of three seconds would
+/// not survive a connection on which packets vanish.
+const UNANSWERED_LIMIT: u32 = 2;
 /// The pause after the first failed dial; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// A server that is back is noticed this soon.
@@ -94,6 +95,11 @@ impl Connection {
     pub(super) fn patience(&self, until: Option<Instant>) -> Instant {
         let patience = Instant::now().saturating_add(self.request_timeout);
         until.map_or(patience, |until| until.min(patience))
+    }
+
+    /// When a call that waits for nothing but the server is given up, dialling included.
+    pub(super) fn one_call(&self) -> Instant {
+        Instant::now().saturating_add(self.request_timeout.max(self.connect_timeout))
     }
 
     /// The open connection, dialled if there is none.

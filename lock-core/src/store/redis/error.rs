@@ -66,13 +66,25 @@ impl Fault {
     }
 }
 
-/// The first word of a refusal. What a script was not permitted to do is a plain `ERR` on Redis 7.0.
+/// What the server calls its refusal. When a command of a script is refused, Redis 6.2 and 7.0 put that in words of
+/// their own around it, under the code `ERR`.
 pub(super) fn code(error: &RedisError) -> Option<&str> {
-    const IN_A_SCRIPT: &str = "The user executing the script can't";
-    if error.detail().is_some_and(|detail| detail.starts_with(IN_A_SCRIPT)) {
+    const NOT_PERMITTED_IN_A_SCRIPT: &str = "The user executing the script can't";
+    const IN_A_SCRIPT: [&str; 5] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS"];
+    let code = error.code()?;
+    let detail = error.detail().unwrap_or_default();
+    if code != "ERR" {
+        return Some(code);
+    }
+    if detail.contains(NOT_PERMITTED_IN_A_SCRIPT) {
         return Some("NOPERM");
     }
-    error.code()
+    IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+}
+
+/// Whether a permission is missing for a key rather than for a command.
+pub(super) fn is_about_a_key(error: &RedisError) -> bool {
+    code(error) == Some("NOPERM") && error.detail().is_some_and(|detail| detail.contains("key"))
 }
 
 impl From<Fault> for Error {
@@ -96,6 +108,7 @@ impl From<Fault> for Error {
             }
             Some("NOAUTH" | "WRONGPASS") => "redis refused the user name or password",
             Some("READONLY") => "this redis server is a replica: connect to the primary",
+            Some("NOREPLICAS") => "redis has too few replicas to accept writes",
             Some("OOM") => "redis is out of memory",
             Some("LOADING") => "redis is loading its data",
             Some("BUSY") => "redis is busy with somebody's script",

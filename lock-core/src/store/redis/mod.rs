@@ -19,7 +19,7 @@ pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
 use self::error::Fault;
 use self::pace::{Paces, Plan};
-use self::scripts::{ACQUIRE, RELEASE, RENEW};
+use self::scripts::{ACQUIRE, RELEASE, RENEW, Script};
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Progress, Refusal, Release, ReleaseOutcome,
     Renewal, Renewed, Store, Waiting,
@@ -67,6 +67,10 @@ struct Flight {
 /// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
 /// the client gives a store to end a wait.
 const LAST_ANSWER: Duration = Duration::from_millis(40);
+/// Unanswered claims are swept when there are this many.
+const MANY_FLIGHTS: usize = 1024;
+/// A claim that was to be void this long ago, in microseconds, is, however far off our idea of the server's clock.
+const LANDED_US: u64 = 60_000_000;
 /// A key that has just expired for the server may not have for a replica or a slow clock.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
@@ -127,19 +131,33 @@ impl RedisStore {
                 "this server may evict locks when its memory is full: use `noeviction`"
             );
         }
-        // The scripts run, which needs all permissions at once; the name cannot be a lock's.
+        self.check_permissions(&live).await
+    }
+
+    /// Takes, renews and releases a lock whose name cannot be a user's, which needs all permissions.
+    async fn check_permissions(&self, live: &Live) -> Result<(), Error> {
         let (token, mut text) = (Token::fresh()?, [0; Token::TEXT_LEN]);
-        let (key, token) = ("lock:{0}:check", token.encode(&mut text));
-        let until = self.connection.patience(None);
-        match self.connection.run(&live, &RENEW, &[key], &[token, "1"], until).await {
-            // A user who is confined to another namespace is refused this name, and that only.
-            Ok(_) => Ok(()),
-            Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
-                let text = error.to_string();
-                if text.contains("key") { Ok(()) } else { Err(Fault::Refused(error).into()) }
+        let token = token.encode(&mut text);
+        let key = format!("lock:{{0}}:check:{token}");
+        let until = self.connection.one_call();
+        let void_after = self.connection.server_us(until).to_string();
+        let counter = format!("{key}:fence");
+        let keys = [key.as_str(), &counter];
+        let calls: [(&Script, &[&str], &[&str]); 3] = [
+            (&ACQUIRE, &keys, &[token, "1000", &void_after]),
+            (&RENEW, &keys[..1], &[token, "2000"]),
+            (&RELEASE, &keys[..1], &[token, "0"]),
+        ];
+        for (script, keys, args) in calls {
+            match self.connection.run(live, script, keys, args, until).await {
+                Ok(_) => {}
+                // A user who is confined to another namespace is refused this name; its own is not known here.
+                Err(Fault::Refused(error)) if error::is_about_a_key(&error) => return Ok(()),
+                Err(fault) => return Err(fault.into()),
             }
-            Err(fault) => Err(fault.into()),
         }
+        self.connection.send(live, redis::cmd("DEL").arg(&counter), until).await?;
+        Ok(())
     }
 
     /// Sends one claim, and one more if the connection breaks: claims may be repeated.
@@ -183,8 +201,9 @@ impl RedisStore {
 
     /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
     async fn claim_now(&self, claim: &Claim) -> Result<Grant, Refusal> {
+        let until = Some(self.connection.one_call());
         for _ in 0..2 {
-            match self.claim(claim, None).await {
+            match self.claim(claim, until).await {
                 Ok(Claimed::Granted(grant)) => return Ok(grant),
                 Ok(Claimed::Busy(left)) => return Err(self.refusal(claim, Error::busy(left))),
                 Ok(Claimed::Void) => {}
@@ -338,8 +357,14 @@ struct InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if self.open {
+            let mut flights = self.store.flights();
+            if flights.len() >= MANY_FLIGHTS {
+                // A token whose release was given up is not asked for again.
+                let now = self.store.connection.server_us(Instant::now());
+                flights.retain(|_, flight| flight.void_after.saturating_add(LANDED_US) > now);
+            }
             // The latest claim is void last, and is the last on its connection.
-            self.store.flights().insert(self.token, self.flight);
+            flights.insert(self.token, self.flight);
         }
     }
 }
