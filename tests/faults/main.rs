@@ -5,8 +5,12 @@
 mod acquire;
 mod bad_input;
 mod cancelled;
+mod deadline;
+mod fencing;
 mod harness;
+mod keys;
 mod lifecycle;
+mod locked_functions;
 mod outage;
 mod permissions;
 mod release;

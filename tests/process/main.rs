@@ -5,3 +5,4 @@ mod drain;
 mod exclusion;
 mod holder;
 mod support;
+mod tls;

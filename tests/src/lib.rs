@@ -35,7 +35,7 @@ mod wait;
 
 pub use self::process::{Signal, send_signal};
 pub use self::proxy::{Action, Gate, Op, Proxy, Rule, RuleBuilder};
-pub use self::server::{Cli, RedisServer};
+pub use self::server::{Cli, RedisServer, free_port};
 pub use self::trace::Trace;
 pub use self::wait::{eventually, eventually_some, within};
 

@@ -268,7 +268,9 @@ impl Drop for RedisServer {
     }
 }
 
-fn free_port() -> u16 {
+/// A port of 127.0.0.1 that nobody listens on, and that no other test of this machine is likely to take.
+#[must_use]
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Test binaries that run at the same time start at different places.
     let start = std::process::id().wrapping_mul(7919) as u16;

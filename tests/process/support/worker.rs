@@ -19,14 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 impl Worker {
     pub(crate) fn start(server: &RedisServer, task: &str, args: &[String]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lock-worker"))
-            .arg(task)
-            .arg(format!("url={}", server.url()))
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::run(Self::command(task, &server.url()).args(args))
+    }
+
+    /// What [`run`](Self::run) takes.
+    pub(crate) fn command(task: &str, url: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lock-worker"));
+        command.arg(task).arg(format!("url={url}"));
+        command
+    }
+
+    pub(crate) fn run(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let (sender, events) = channel();
         std::thread::spawn(move || {

@@ -80,16 +80,45 @@ impl RedisStoreBuilder {
                 ),
             )
         })?;
-        #[cfg(not(feature = "redis-tls"))]
-        if matches!(client.get_connection_info().addr(), ConnectionAddr::TcpTls { .. }) {
-            return Err(ConfigError::new(
-                "url",
-                "asks for TLS: enable the feature `redis-tls` of `lock-core`",
-            ));
+        if let ConnectionAddr::TcpTls { insecure, .. } = client.get_connection_info().addr() {
+            tls::prepare(*insecure)?;
         }
         let label = describe(client.get_connection_info().addr());
         let connection = Connection::new(client, label, request_timeout, connect_timeout);
         Ok(RedisStore::new(connection))
+    }
+}
+
+#[cfg(feature = "redis-tls")]
+mod tls {
+    use rustls::crypto::{CryptoProvider, ring};
+
+    use crate::error::ConfigError;
+
+    /// Sees to it that rustls finds its cryptography, which redis-rs asks of the process.
+    pub(super) fn prepare(insecure: bool) -> Result<(), ConfigError> {
+        if insecure {
+            return Err(ConfigError::new(
+                "url",
+                "turns off the check of the certificate: remove `#insecure`",
+            ));
+        }
+        // What rustls would do by itself if only one provider were compiled in; with none or several it panics. The
+        // application's own choice, made before, stays.
+        if CryptoProvider::get_default().is_none() {
+            // Fails if another thread was faster, which is as good.
+            drop(ring::default_provider().install_default());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(feature = "redis-tls"))]
+mod tls {
+    use crate::error::ConfigError;
+
+    pub(super) fn prepare(_insecure: bool) -> Result<(), ConfigError> {
+        Err(ConfigError::new("url", "asks for TLS: enable the feature `redis-tls` of `lock-core`"))
     }
 }
 

@@ -25,12 +25,14 @@ end
 local last = redis.pcall('SET', counter, string.format('%s%06d', time[1], time[2]), 'GET')
 if not last then return {1, us, us} end
 if type(last) == 'string' then
-  last = tonumber(last) or 0
+  local text = last
+  last = tonumber(text) or 0
   if last < us then return {1, us, us} end
   if last < 9007199254740991 then
     redis.call('SET', counter, string.format('%.0f', last + 1))
     return {1, us, last + 1}
   end
+  redis.call('SET', counter, text)
 end
 redis.call('DEL', lock)
 return redis.error_reply('LOCK ' .. (type(last) == 'table' and last.err or 'the fence counter is exhausted'))

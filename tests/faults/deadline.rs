@@ -1,0 +1,114 @@
+//! No poll of a body starts at or after the deadline of its lease, even where the runtime wakes up late.
+
+use std::future::{pending, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::routing::post;
+use axum::{Extension, Router};
+use lock_core::{Error, Lease, LockClient, LockOptions, distributed_lock};
+use lock_tests::{RedisServer, client_with, ms, within};
+use lock_tower::LockLayer;
+use tower::ServiceExt as _;
+
+const TTL: Duration = Duration::from_millis(200);
+
+/// How often a body was polled, and how often too late.
+#[derive(Clone, Debug, Default)]
+struct Polls(Arc<[AtomicU32; 2]>);
+
+impl Polls {
+    /// A body that is ready to go on at any time, and never done. The first poll lets the runtime sleep over the deadline.
+    async fn body(&self, lease: Lease) {
+        let watched = lease.clone();
+        tokio::spawn(async move {
+            while watched.is_valid() {
+                std::thread::sleep(ms(20));
+            }
+        });
+        poll_fn(|context| {
+            let late = usize::from(!lease.is_valid());
+            self.0[late].fetch_add(1, Ordering::Relaxed);
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    fn check(&self) {
+        let [in_time, late] = [0, 1].map(|which| self.0[which].load(Ordering::Relaxed));
+        assert!(in_time > 0, "the body never ran");
+        assert_eq!(late, 0, "polls that started after the deadline");
+    }
+}
+
+async fn fixed(server: &RedisServer) -> LockClient {
+    client_with(&server.url(), LockOptions::new().with_ttl(TTL).without_renewal()).await
+}
+
+#[tokio::test]
+async fn a_late_runtime_polls_the_body_of_run_after_its_deadline() {
+    let server = RedisServer::start();
+    let (client, polls) = (fixed(&server).await, Polls::default());
+    let mutex = client.mutex("k");
+    let (result, _) = within("the loss", ms(5_000), mutex.run(|l| polls.body(l))).await;
+    assert!(result.unwrap_err().is_lost());
+    polls.check();
+}
+
+#[tokio::test]
+async fn a_late_runtime_polls_what_is_bound_to_a_guard_after_its_deadline() {
+    let server = RedisServer::start();
+    let (client, polls) = (fixed(&server).await, Polls::default());
+    let guard = client.mutex("k").lock().await.unwrap();
+    let bound = guard.bind(polls.body(guard.lease()));
+    let (result, _) = within("the loss", ms(5_000), bound).await;
+    assert!(result.unwrap_err().is_lost());
+    polls.check();
+}
+
+#[distributed_lock(key = "k", client = client, lease = lease)]
+async fn cancelled(client: &LockClient, polls: &Polls) -> Result<(), Error> {
+    polls.body(lease).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_late_runtime_polls_a_locked_function_after_its_deadline() {
+    let server = RedisServer::start();
+    let (client, polls) = (fixed(&server).await, Polls::default());
+    let (result, _) = within("the loss", ms(5_000), cancelled(&client, &polls)).await;
+    assert!(result.unwrap_err().is_lost());
+    polls.check();
+}
+
+#[tokio::test]
+async fn a_late_runtime_polls_a_handler_after_its_deadline() {
+    let server = RedisServer::start();
+    let (client, polls) = (fixed(&server).await, Polls::default());
+    let handler = polls.clone();
+    let app = Router::new()
+        .route("/", post(async move |Extension(lease)| handler.body(lease).await))
+        .route_layer(LockLayer::from_fn(client, |_| Some("k")));
+    let request = http::Request::post("/").body(axum::body::Body::empty()).unwrap();
+    let (response, _) = within("the loss", ms(5_000), app.oneshot(request)).await;
+    assert_eq!(response.unwrap().status(), http::StatusCode::SERVICE_UNAVAILABLE);
+    polls.check();
+}
+
+/// The test itself: where nothing looks at the clock, such a body is polled late.
+#[tokio::test]
+async fn the_body_of_these_tests_notices_late_polls() {
+    let server = RedisServer::start();
+    let (client, polls) = (fixed(&server).await, Polls::default());
+    let guard = client.mutex("k").lock().await.unwrap();
+    let body = polls.body(guard.lease());
+    tokio::select! {
+        biased;
+        () = body => pending().await,
+        _ = guard.lost() => {}
+    }
+    assert!(polls.0[1].load(Ordering::Relaxed) > 0);
+}

@@ -1,0 +1,72 @@
+//! Numbers of grants: they grow while the server keeps its counter or its clock.
+
+use lock_core::ErrorKind;
+use lock_core::testing::{Vitals, settled};
+use lock_tests::{RedisServer, client, ms, within};
+
+const COUNTER: &str = "lock:{0}:fence";
+
+/// The clock of the server is an hour behind its counter, as after a step back or a failover to a slow host.
+#[tokio::test]
+async fn a_clock_that_went_back_does_not_make_numbers_smaller() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let first = one.mutex("a").lock().await.unwrap().fencing_token();
+    let counter: u64 = server.get(COUNTER).unwrap().parse().unwrap();
+    let ahead = counter + 3_600_000_000;
+    let () = server.cli(&format!("SET {COUNTER} {ahead}"));
+    let mut last = first;
+    for (round, client) in [&one, &two, &one, &two].into_iter().enumerate() {
+        let guard = client.mutex(format!("b{round}")).lock().await.unwrap();
+        assert!(guard.fencing_token() > last);
+        last = guard.fencing_token();
+        guard.release().await.unwrap();
+    }
+    assert_eq!(server.get(COUNTER).unwrap(), (ahead + 4).to_string());
+}
+
+/// The counter is lost, the clock is not.
+#[tokio::test]
+async fn a_lost_counter_does_not_make_numbers_smaller() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mut last = None;
+    for foreign in ["DEL", "SET", "DEL"] {
+        let guard = client.mutex("k").lock().await.unwrap();
+        assert!(last < Some(guard.fencing_token()));
+        last = Some(guard.fencing_token());
+        guard.release().await.unwrap();
+        let command =
+            if foreign == "SET" { "SET lock:{0}:fence junk" } else { "DEL lock:{0}:fence" };
+        drop(server.cli::<redis::Value>(command));
+    }
+}
+
+/// A grant that cannot be numbered is none: the lock stays free, and the answer is not "busy".
+#[tokio::test]
+async fn a_counter_that_cannot_count_strands_no_lock() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for (command, value) in [
+        ("RPUSH lock:{0}:fence precious", None),
+        // The last number that a double holds exactly.
+        ("SET lock:{0}:fence 9007199254740991", Some("9007199254740991")),
+    ] {
+        drop(server.cli::<redis::Value>(command));
+        for _ in 0..2 {
+            let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(300));
+            let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
+            let error = outcome.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{command}: {error:?}");
+            assert!(error.to_string().contains("numbered"), "{command}: {error}");
+            settled(&client).await;
+            assert!(!server.has("lock:k"), "{command}");
+            if let Some(value) = value {
+                assert_eq!(server.get(COUNTER).as_deref(), Some(value), "numbers given out count");
+            }
+        }
+        let _: i64 = server.cli("DEL lock:{0}:fence");
+    }
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    assert!(Vitals::of(&client).is_idle());
+}

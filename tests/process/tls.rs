@@ -1,0 +1,160 @@
+//! `rediss://`: which servers are trusted, and what is said about the others.
+//!
+//! The roots of the platform are read from where `SSL_CERT_FILE` points, so a process that trusts an authority of the
+//! test's own is another one than the test.
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{Error, ErrorKind, LockClient};
+use lock_tests::{RedisServer, free_port, ms, within};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+use crate::support::worker::Worker;
+
+/// A certificate authority, and a server with a certificate of it.
+struct Tls {
+    server: RedisServer,
+    port: u16,
+    dir: PathBuf,
+}
+
+impl Tls {
+    /// A server whose certificate is for `name`.
+    fn start(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("lock-tests-{}-tls-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let write = |file: &str, text: String| std::fs::write(dir.join(file), text).unwrap();
+
+        let authority_key = KeyPair::generate().unwrap();
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        write("authority.pem", authority.self_signed(&authority_key).unwrap().pem());
+        let issuer = Issuer::new(authority, authority_key);
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        write("server.pem", certificate.signed_by(&key, &issuer).unwrap().pem());
+        write("server.key", key.serialize_pem());
+
+        let port = free_port();
+        let file = |name: &str| dir.join(name).display().to_string();
+        let server = RedisServer::start_with(&[
+            &format!("tls-port {port}"),
+            &format!("tls-cert-file {}", file("server.pem")),
+            &format!("tls-key-file {}", file("server.key")),
+            &format!("tls-ca-cert-file {}", file("authority.pem")),
+            "tls-auth-clients no",
+        ]);
+        Self { server, port, dir }
+    }
+
+    fn url(&self) -> String {
+        format!("rediss://127.0.0.1:{}/", self.port)
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.dir.join("authority.pem")
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.dir));
+    }
+}
+
+/// A process that holds the lock `k`, and trusts no authority but one.
+fn holder(url: &str, authority: &Path) -> Command {
+    let mut command = Worker::command("hold", url);
+    command.args(["ttl=600", "key=k"]).env("SSL_CERT_FILE", authority).env_remove("SSL_CERT_DIR");
+    command
+}
+
+/// An error and what caused it.
+fn chain(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// The whole life of a lock over TLS: connected, granted, renewed, released.
+#[tokio::test]
+async fn a_server_with_a_trusted_certificate_cannot_be_used() {
+    let tls = Tls::start("127.0.0.1");
+    let mut worker = Worker::run(&mut holder(&tls.url(), &tls.authority()));
+    let (_, event) = worker.next();
+    assert!(event.starts_with("held"), "{event}");
+    assert!(tls.server.has("lock:k"));
+    let clients: String = tls.server.cli("CLIENT LIST");
+    assert!(clients.contains(&format!("laddr=127.0.0.1:{} ", tls.port)), "{clients}");
+    assert!(worker.is_silent(ms(1_300)), "it is renewed");
+    worker.tell("stop");
+    let (_, event) = worker.next();
+    assert!(event.contains("Ok(InTime)"), "{event}");
+    assert!(!tls.server.has("lock:k"));
+    assert!(worker.ends_well());
+}
+
+/// Nor is a certificate trusted that is for another host.
+#[test]
+fn a_certificate_for_another_host_is_trusted() {
+    let tls = Tls::start("redis.example");
+    let output = holder(&tls.url(), &tls.authority()).stdin(Stdio::null()).output().unwrap();
+    assert!(!output.status.success());
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(says.contains("Unavailable") && says.contains("certificate"), "{says}");
+    assert!(!says.contains("CryptoProvider"), "{says}");
+    assert!(!tls.server.has("lock:k"));
+}
+
+/// This process does not know the authority.
+#[tokio::test]
+async fn an_unknown_authority_is_trusted_or_called_busy() {
+    let tls = Tls::start("127.0.0.1");
+    let (outcome, _) = within("an answer", ms(10_000), RedisStore::connect(tls.url())).await;
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    let says = chain(&error);
+    assert!(says.contains(&format!("rediss://127.0.0.1:{}", tls.port)), "{says}");
+    assert!(says.to_lowercase().contains("certificate"), "{says}");
+
+    let store = RedisStore::builder(tls.url()).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let mutex = client.mutex("k").with_wait(ms(300));
+    let body = mutex.run(async |_| panic!("the body must not run"));
+    let (outcome, _): (Result<(), _>, _) = within("an answer", ms(5_000), body).await;
+    let error = outcome.unwrap_err();
+    assert!(error.is_unavailable() && !error.is_busy(), "{error:?}");
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+    assert!(!tls.server.has("lock:k"));
+}
+
+/// TLS to a port without, and the other way round.
+#[tokio::test]
+async fn a_mistaken_scheme_hangs() {
+    let tls = Tls::start("127.0.0.1");
+    let plain = tls.server.url();
+    for url in [plain.replace("redis:", "rediss:"), tls.url().replace("rediss:", "redis:")] {
+        let (outcome, _) = within("an answer", ms(10_000), RedisStore::connect(&url)).await;
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable, "{url}");
+    }
+}
+
+#[test]
+fn a_url_turns_the_check_of_certificates_off() {
+    let error = RedisStore::builder("rediss://127.0.0.1/#insecure").connect_lazy().unwrap_err();
+    assert_eq!(error.field(), "url");
+    assert!(error.to_string().contains("insecure"), "{error}");
+}
