@@ -243,6 +243,12 @@ impl Held {
         self.with(|shared, now| shared.state.check(now))
     }
 
+    /// How many watch for its end.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn watchers(&self) -> usize {
+        self.with(|shared, _| shared.watchers.len())
+    }
+
     /// How long it has been held.
     pub(crate) fn held_for(&self) -> Duration {
         let granted = self.with(|shared, _| shared.state.granted_at());

@@ -284,3 +284,95 @@ fn a_future_outside_a_runtime_is_an_error_and_a_guard_may_be_dropped_anywhere() 
     let guard = client.mutex("k").blocking_lock().unwrap();
     assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
 }
+
+#[test]
+fn a_blocking_call_waits_no_longer_than_asked_though_nobody_drives_the_runtime() {
+    let client = client(&MemoryStore::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guard = runtime.block_on(client.mutex("k").lock()).unwrap();
+    let start = lock_core::time::Instant::now();
+    let wait = Duration::from_millis(100);
+    let error = client.mutex("k").with_wait(wait).blocking_lock().unwrap_err();
+    assert!(error.is_busy(), "{error}");
+    assert!(lock_core::time::Instant::now().saturating_since(start) < Duration::from_secs(5));
+    drop(runtime);
+    let error = client.mutex("k").with_wait(wait).blocking_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoRuntime);
+    drop(guard);
+}
+
+#[test]
+fn what_waits_for_a_lease_outside_a_runtime_does_not_panic() {
+    use futures_util::FutureExt;
+    let client = client(&MemoryStore::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guard = runtime.block_on(client.mutex("k").lock()).unwrap();
+    assert!(guard.lost().now_or_never().is_none());
+    assert!(guard.bind(std::future::pending::<()>()).now_or_never().is_none());
+    assert_eq!(guard.bind(async { 7 }).now_or_never().unwrap().unwrap(), 7);
+    assert_eq!(client.drain(TTL).now_or_never().unwrap().held, 1);
+}
+
+#[test]
+fn a_runtime_that_is_gone_is_an_error_and_no_lease_without_renewal() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let gone = runtime();
+    let handle = gone.handle().clone();
+    drop(gone);
+    let client = LockClient::builder(MemoryStore::new()).with_runtime(handle).build().unwrap();
+    let error = runtime().block_on(client.mutex("k").lock()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoRuntime);
+    assert!(Vitals::of(&client).is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_bound_to_one_guard_share_its_turns() {
+    let client = client(&MemoryStore::new());
+    let guard = client.mutex("k").lock().await.unwrap();
+    let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
+    let nested = async || {
+        client
+            .mutex("k")
+            .run(async |_| {
+                let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+            })
+            .await
+            .unwrap();
+    };
+    let (one, two) = tokio::join!(guard.bind(nested()), guard.bind(nested()));
+    one.unwrap();
+    two.unwrap();
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_watcher_is_told_and_those_who_left_are_forgotten() {
+    let client = client(&MemoryStore::new());
+    let guard = client.mutex("k").without_renewal().lock().await.unwrap();
+    let runtime = tokio::runtime::Handle::current();
+    let watchers: Vec<_> = (0..50)
+        .map(|_| {
+            let lease = guard.lease();
+            runtime.spawn(async move { lease.lost().await })
+        })
+        .collect();
+    for _ in 0..1_000 {
+        let lease = guard.lease();
+        let passer_by = runtime.spawn(async move {
+            tokio::select! {
+                biased;
+                _ = lease.lost() => panic!("not yet"),
+                () = tokio::task::yield_now() => {}
+            }
+        });
+        passer_by.await.unwrap();
+    }
+    assert_eq!(lock_core::testing::watchers(&guard), 50);
+    drop(guard);
+    for watcher in watchers {
+        assert_eq!(watcher.await.unwrap(), LostReason::Released);
+    }
+}

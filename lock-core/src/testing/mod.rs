@@ -7,6 +7,7 @@ mod gate;
 
 pub use self::gate::{Gate, GatedStore, Gates};
 use crate::client::LockClient;
+use crate::held::Lease;
 
 /// What a client has in hand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -42,4 +43,10 @@ impl Vitals {
 /// Waits until `client` has settled everything that it gave up.
 pub async fn settled(client: &LockClient) {
     client.0.janitor.emptied().await;
+}
+
+/// How many tasks wait to be told of the end of `lease`.
+#[must_use]
+pub fn watchers(lease: &Lease) -> usize {
+    lease.0.watchers()
 }

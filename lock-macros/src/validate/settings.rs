@@ -11,8 +11,8 @@ use crate::duration;
 use crate::model::{Hold, Lease, Length, OnLost, Refusal, Setting, Wait};
 
 /// The bounds that `LockOptions` checks at run time; known lengths are checked here.
-const TTL: std::ops::RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(24 * 60 * 60);
+const TTL: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=DAY;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn setting(name: &Ident, value: &Expr) -> Result<Setting> {
     let text = name.to_string();
@@ -53,6 +53,9 @@ fn wait(value: &Expr) -> Result<Wait> {
     }
     match length("wait", value)? {
         Length::Known(Duration::ZERO) => Err(at(value, "a wait of zero is spelt `wait = none`")),
+        Length::Known(wait) if wait > DAY => {
+            Err(at(value, "`wait` is at most 24h: longer than that is spelt `wait = forever`"))
+        }
         length => Ok(Wait::UpTo(length)),
     }
 }
@@ -66,6 +69,9 @@ fn hold(name: &str, value: &Expr) -> Result<Hold> {
             value,
             format!("`{name}` of zero means nothing: leave it out, or write `{name} = none`"),
         )),
+        Length::Known(hold) if hold > DAY => {
+            Err(at(value, format!("`{name}` is at most 24h: for no bound, write `{name} = none`")))
+        }
         length => Ok(Hold::For(length)),
     }
 }

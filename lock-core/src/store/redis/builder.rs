@@ -70,6 +70,9 @@ impl RedisStoreBuilder {
                 return Err(ConfigError::new(field, format!("is {timeout:?}: choose 10ms to 30s")));
             }
         }
+        if url.starts_with("rediss:") {
+            tls::prepare()?;
+        }
         let client = Client::open(url).map_err(|error| {
             let what = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             ConfigError::new(
@@ -80,8 +83,14 @@ impl RedisStoreBuilder {
                 ),
             )
         })?;
-        if let ConnectionAddr::TcpTls { insecure, .. } = client.get_connection_info().addr() {
-            tls::prepare(*insecure)?;
+        if matches!(
+            client.get_connection_info().addr(),
+            ConnectionAddr::TcpTls { insecure: true, .. }
+        ) {
+            return Err(ConfigError::new(
+                "url",
+                "turns off the check of the certificate: remove `#insecure`",
+            ));
         }
         let label = describe(client.get_connection_info().addr());
         let connection = Connection::new(client, label, request_timeout, connect_timeout);
@@ -96,13 +105,9 @@ mod tls {
     use crate::error::ConfigError;
 
     /// Sees to it that rustls finds its cryptography, which redis-rs asks of the process.
-    pub(super) fn prepare(insecure: bool) -> Result<(), ConfigError> {
-        if insecure {
-            return Err(ConfigError::new(
-                "url",
-                "turns off the check of the certificate: remove `#insecure`",
-            ));
-        }
+    // Its twin can fail.
+    #[allow(clippy::unnecessary_wraps)]
+    pub(super) fn prepare() -> Result<(), ConfigError> {
         // What rustls would do by itself if only one provider were compiled in; with none or several it panics. The
         // application's own choice, made before, stays.
         if CryptoProvider::get_default().is_none() {
@@ -117,7 +122,7 @@ mod tls {
 mod tls {
     use crate::error::ConfigError;
 
-    pub(super) fn prepare(_insecure: bool) -> Result<(), ConfigError> {
+    pub(super) fn prepare() -> Result<(), ConfigError> {
         Err(ConfigError::new("url", "asks for TLS: enable the feature `redis-tls` of `lock-core`"))
     }
 }

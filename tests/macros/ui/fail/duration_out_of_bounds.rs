@@ -35,4 +35,14 @@ async fn f7(user_id: u64) -> Result<u64, Error> {
     Ok(user_id)
 }
 
+#[distributed_lock(key = "a", wait = "25h")]
+async fn f8(user_id: u64) -> Result<u64, Error> {
+    Ok(user_id)
+}
+
+#[distributed_lock(key = "a", max_hold = "25h")]
+async fn f9(user_id: u64) -> Result<u64, Error> {
+    Ok(user_id)
+}
+
 fn main() {}
