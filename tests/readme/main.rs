@@ -3,6 +3,8 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod tables;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
