@@ -11,6 +11,7 @@ mod harness;
 mod keys;
 mod lifecycle;
 mod locked_functions;
+mod observed;
 mod outage;
 mod permissions;
 mod release;

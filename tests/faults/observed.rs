@@ -1,0 +1,43 @@
+//! What is seen from outside: spans and events that name templates, and no secret anywhere.
+
+use lock_core::{ErrorKind, Key, LockClient, key, store::RedisStore};
+use lock_tests::{RedisServer, Trace, ms};
+
+const PASSWORD: &str = "canary-of-a-password";
+const USER: &str = "canary-of-a-user";
+
+#[tokio::test]
+async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
+    let mut server = RedisServer::start_with_password(PASSWORD);
+    let trace = Trace::start();
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let mutex = client.mutex(key!("order:<USER>"));
+    mutex.run(async |_| tracing::info!("in the body")).await.unwrap();
+
+    let guard = mutex.lock().await.unwrap();
+    let token = server.get(&format!("lock:order:{USER}")).unwrap();
+    let busy = mutex.try_lock().await.unwrap();
+    assert!(busy.is_none());
+    let seen = format!("{client:?} {mutex:?} {guard:?} {:?}", guard.lease());
+    server.kill();
+    let gone = client.mutex(key!("other:<USER>")).with_wait(ms(100)).lock().await.unwrap_err();
+    let lost = guard.release().await.unwrap_err();
+    let wrong = RedisStore::connect(server.url()).await.unwrap_err();
+    let bad = Key::new(format!("{{{USER}")).unwrap_err();
+    assert_eq!(bad.kind(), ErrorKind::InvalidKey);
+
+    let text = trace.text();
+    let acquired = text.lines().find(|line| line.contains("lock acquired")).unwrap();
+    for part in ["lock.acquire{", "order:<USER>", "waited=", "fence=", "outcome=\"acquired\""] {
+        assert!(acquired.contains(part), "no `{part}` in {acquired}");
+    }
+    let body = text.lines().find(|line| line.contains("in the body")).unwrap();
+    assert!(body.contains("lock.held{") && body.contains("fence="), "{body}");
+    assert!(text.contains("lock released") && text.contains("lock not acquired"));
+
+    let all = format!("{text}{seen}{gone} {gone:?}{lost} {lost:?}{wrong} {wrong:?}{bad} {bad:?}");
+    for canary in [PASSWORD, USER, token.as_str()] {
+        assert!(!all.contains(canary), "{canary} is shown: {all}");
+    }
+}
