@@ -1,6 +1,7 @@
 //! Numbers of grants: they grow while the server keeps its counter or its clock.
 
 use lock_core::ErrorKind;
+use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
 use lock_tests::{RedisServer, client, ms, within};
 
@@ -40,6 +41,25 @@ async fn a_lost_counter_does_not_make_numbers_smaller() {
             if foreign == "SET" { "SET lock:{0}:fence junk" } else { "DEL lock:{0}:fence" };
         drop(server.cli::<redis::Value>(command));
     }
+}
+
+/// The check at the start counts, too, and leaves nothing, also when it is refused half-way.
+#[tokio::test]
+async fn a_start_that_is_refused_leaves_a_counter() {
+    let server = RedisServer::start();
+    let rights = "on >password ~lock:* +eval +evalsha +get +set +del +pttl +time +info";
+    let () = server.cli(&format!("ACL SETUSER locker {rights}"));
+    for _ in 0..3 {
+        let error = RedisStore::connect(server.url_for("locker", "password")).await.unwrap_err();
+        assert!(error.to_string().contains("permission"), "PEXPIRE is missing: {error}");
+    }
+    drop(RedisStore::connect(server.url()).await.unwrap());
+    let lasting = || {
+        let keys: Vec<String> = server.cli("KEYS *");
+        keys.into_iter().filter(|key| server.pttl(key) == -1).collect::<Vec<_>>()
+    };
+    assert!(server.script_calls() > 3, "it was checked");
+    assert_eq!(lasting(), Vec::<String>::new());
 }
 
 /// A grant that cannot be numbered is none: the lock stays free, and the answer is not "busy".

@@ -141,7 +141,7 @@ async fn a_body_that_ends_in_the_poll_that_outlives_the_lease_keeps_its_result()
             value
         });
         assert_eq!(result.await.unwrap(), value);
-        assert!(trace.says("DEBUG", "released=Expired"), "{}", trace.text());
+        assert!(trace.says("WARN", "released=Expired"), "{}", trace.text());
     }
 }
 
@@ -174,12 +174,13 @@ async fn a_repeated_release_leaves_a_third_party_alone() {
     let proxy = Proxy::to(&server);
     let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let slow = proxy.rule(Op::Release, Action::DelayReply(ms(700))).once();
+    let seen = proxy.seen(Op::Release);
     let guard = client.mutex("k").lock().await.unwrap();
     let release = tokio::spawn(guard.release());
     eventually("the release is executed", ms(450), || !server.has("lock:k")).await;
     let () = server.cli("SET lock:k third NX PX 30000");
     assert_eq!(release.await.unwrap().unwrap(), Released::InTime);
     assert_eq!(slow.hits(), 1);
-    assert_eq!(proxy.seen(Op::Release), 2);
+    assert_eq!(proxy.seen(Op::Release) - seen, 2);
     assert_eq!(server.get("lock:k").as_deref(), Some("third"));
 }

@@ -67,6 +67,8 @@ struct Flight {
 /// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
 /// the client gives a store to end a wait.
 const LAST_ANSWER: Duration = Duration::from_millis(40);
+/// Numbers the grants of the start-up check. One for all, so that a check that is cut short leaves no more than this.
+const CHECK_COUNTER: &str = "lock:{0}:check:fence";
 /// Unanswered claims are swept when there are this many.
 const MANY_FLIGHTS: usize = 1024;
 /// A claim that was to be void this long ago, in microseconds, is, however far off our idea of the server's clock.
@@ -141,23 +143,27 @@ impl RedisStore {
         let key = format!("lock:{{0}}:check:{token}");
         let until = self.connection.one_call();
         let void_after = self.connection.server_us(until).to_string();
-        let counter = format!("{key}:fence");
-        let keys = [key.as_str(), &counter];
+        let keys = [key.as_str(), CHECK_COUNTER];
         let calls: [(&Script, &[&str], &[&str]); 3] = [
             (&ACQUIRE, &keys, &[token, "1000", &void_after]),
             (&RENEW, &keys[..1], &[token, "2000"]),
             (&RELEASE, &keys[..1], &[token, "0"]),
         ];
+        let mut outcome = Ok(());
         for (script, keys, args) in calls {
-            match self.connection.run(live, script, keys, args, until).await {
-                Ok(_) => {}
-                // A user who is confined to another namespace is refused this name; its own is not known here.
-                Err(Fault::Refused(error)) if error::is_about_a_key(&error) => return Ok(()),
-                Err(fault) => return Err(fault.into()),
+            if let Err(fault) = self.connection.run(live, script, keys, args, until).await {
+                outcome = Err(fault);
+                break;
             }
         }
-        self.connection.send(live, redis::cmd("DEL").arg(&counter), until).await?;
-        Ok(())
+        // Whatever came of it: unlike the lock, a counter never expires.
+        let cleaned = self.connection.send(live, redis::cmd("DEL").arg(CHECK_COUNTER), until).await;
+        match outcome.and_then(|()| cleaned.map(drop)) {
+            Ok(()) => Ok(()),
+            // A user who is confined to another namespace is refused this name; its own is not known here.
+            Err(Fault::Refused(error)) if error::is_about_a_key(&error) => Ok(()),
+            Err(fault) => Err(fault.into()),
+        }
     }
 
     /// Sends one claim, and one more if the connection breaks: claims may be repeated.
