@@ -87,6 +87,9 @@ impl RedisStore {
     /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS (with
     /// the feature `redis-tls`), and checks that it can keep locks.
     ///
+    /// For TLS, an application that has chosen a cryptography provider of rustls installs it first thing in `main`; if none is
+    /// installed by now, `ring` is.
+    ///
     /// # Errors
     ///
     /// As [`RedisStoreBuilder::connect`].
