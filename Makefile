@@ -12,8 +12,7 @@ demo: ## Flash sale on three processes and one Redis: without a lock, with the m
 	@$(NEED) redis-server
 	$(CARGO) run --release --package seckill --bin demo -- $(ARGS)
 
-test: lint doc ## Formatting, lints, unit, integration, UI and doc tests, rustdoc
-	@$(NEED) redis-server
+test: need-test lint doc ## Formatting, lints, unit, integration, UI and doc tests, rustdoc
 	$(CARGO) test --workspace --all-features
 
 test-interop: ## Against redis-py and node-redlock: who holds a lock is seen by all
@@ -23,6 +22,10 @@ test-interop: ## Against redis-py and node-redlock: who holds a lock is seen by 
 test-browser: ## The web page of the flash sale, pressed in headless Chromium
 	@$(NEED) redis-server node npm chromium
 	tests/browser/run
+
+.PHONY: need-test
+need-test:
+	@$(NEED) redis-server rustfmt cargo-clippy
 
 lint:
 	$(CARGO) fmt --all --check

@@ -253,11 +253,14 @@ impl Entered {
         };
         let lease = outer.lease().clone();
         lease.0.observe().map_err(Error::lost)?;
-        let turn = outer.child().lock_owned();
+        let busy = || Error::busy(lease.remaining());
         let turn = match wish.until() {
-            None => turn.await,
+            _ if wish.terms.wait == Wait::None => {
+                outer.child().try_lock_owned().map_err(|_| busy())?
+            }
+            None => outer.child().lock_owned().await,
             Some(until) => {
-                timeout_at(until, turn).await.map_err(|_| Error::busy(lease.remaining()))?
+                timeout_at(until, outer.child().lock_owned()).await.map_err(|_| busy())?
             }
         };
         Ok(Self { node: Node::of(lease), how: How::Nested { _turn: turn } })

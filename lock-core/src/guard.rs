@@ -74,9 +74,8 @@ impl MutexGuard {
         let client = Arc::clone(&self.lease.0.client);
         let held = self.lease.0.held_for();
         let label = self.lease.0.key.label();
-        let Some(job) = self.lease.0.begin_release() else {
-            return Ok(Released::InTime);
-        };
+        // Only the guard begins a release, and it is here.
+        let Some(job) = self.lease.0.begin_release() else { return Ok(Released::InTime) };
         // Now the job owns the release: the guard's own drop finds that it was begun.
         drop(self);
         let ending = Arc::clone(&client.janitor).finish(job, &client).await?;

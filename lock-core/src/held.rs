@@ -136,7 +136,8 @@ impl Lease {
 
     /// Waits until the lease is over, and says why.
     ///
-    /// Ready no later than the local deadline, even if no answer comes from the store.
+    /// Ready at the local deadline, as exactly as the runtime's timers are, even if no answer comes from the store. A
+    /// runtime that is blocked, or a machine that was suspended, tells it late: [`is_valid`](Self::is_valid) is exact.
     ///
     /// # Cancel safety
     ///
@@ -155,10 +156,9 @@ impl Lease {
         .await
     }
 
-    /// Makes the lease last at least `ttl` from now; one round trip. Never shortens it.
+    /// Makes the lease last at least `ttl` from now, or until `max_hold`; one round trip. Never shortens it.
     ///
-    /// Later renewals keep the lock's own ttl, and do not shorten this one either. `max_hold` ends the lease all the
-    /// same.
+    /// Later renewals keep the lock's own ttl, and do not shorten this one either.
     ///
     /// # Cancel safety
     ///
@@ -233,9 +233,9 @@ impl Held {
         &self.name
     }
 
-    /// Whether the lease is kept up, or left to its deadline.
-    pub(crate) fn renews(&self) -> bool {
-        self.terms.renewal
+    /// Whether what is due next is a renewal that may as well be sent a little earlier.
+    pub(crate) fn is_renewed_regularly(&self) -> bool {
+        self.terms.renewal && self.with(|shared, _| shared.state.is_sure())
     }
 
     /// What is left of the lease, or why it is over.
@@ -305,13 +305,18 @@ impl Held {
 
     /// Takes in the answer to the renewer's renewal, and has the lease looked at again in time.
     pub(crate) fn on_renewed(self: &Arc<Self>, answer: Result<Renewed, Error>, jitter: u8) {
+        let was_sure =
+            self.with(|shared, now| shared.state.check(now).is_ok() && shared.state.is_sure());
         let failed = match self.apply(answer, self.terms.ttl) {
             Ok(()) => false,
             Err(error) => {
-                tracing::warn!(
-                    target: "lock_core", key = self.key.label(), fence = %self.fence, %error,
-                    "lock not renewed; trying again until its deadline"
-                );
+                // Once for each doubt, not for each try.
+                if was_sure {
+                    tracing::warn!(
+                        target: "lock_core", key = self.key.label(), fence = %self.fence, %error,
+                        "lock not renewed; trying again until its deadline"
+                    );
+                }
                 true
             }
         };

@@ -70,7 +70,7 @@
 //! *before* the command was queued, less the margin, so that it ends here before it ends there. Each claim carries the
 //! server's time after which it is void, so that one that arrives late does nothing. One task per client renews all leases
 //! at a third of what remains, and one, the janitor, releases whatever nobody awaits, until the store has confirmed it.
-//! Within a process the tasks that want one key stand in line, and one of them at a time asks the store, at most 20
+//! Within a process the tasks that want one key stand in line, and one of them at a time asks the store, about 20
 //! times a second.
 //!
 //! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
@@ -92,7 +92,7 @@ mod bound;
 mod client;
 mod driver;
 mod error;
-mod fencing;
+pub mod fencing;
 mod guard;
 mod held;
 mod key;

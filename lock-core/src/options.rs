@@ -114,7 +114,8 @@ impl LockOptions {
     }
 
     /// Keeps the key taken at least this long, even if it is released earlier: for scheduled jobs, so
-    /// that another instance whose clock is late does not run the same job again.
+    /// that another instance whose clock is late does not run the same job again. A crash, or the loss of the lease,
+    /// ends it when the ttl does.
     #[must_use]
     pub const fn with_min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(Some(min_hold));
@@ -196,6 +197,12 @@ impl LockOptions {
             if terms.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
                 return Err(ConfigError::new("min_hold", "is longer than `max_hold`"));
             }
+            if !terms.renewal && min_hold > terms.ttl {
+                return Err(ConfigError::new(
+                    "min_hold",
+                    "is longer than a `ttl` that is not renewed: the key would be free before",
+                ));
+            }
         }
         Ok(terms)
     }
@@ -257,6 +264,7 @@ mod tests {
         let (one, two) = (Duration::from_secs(1), Duration::from_secs(2));
         assert_eq!(refused(new().with_max_hold(one).with_min_hold(two)), "min_hold");
         new().with_max_hold(two).with_min_hold(one).terms().unwrap();
+        assert_eq!(refused(new().with_ttl(one).with_min_hold(two).without_renewal()), "min_hold");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What generated code calls. Not part of the public API: anything here may change in any release.
+//! What generated code calls, and the ready key extractors of `lock-tower`. Not part of the public API: anything here may
+//! change in any release.
 
 pub use ::core;
 pub use ::std;

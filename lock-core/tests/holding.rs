@@ -376,3 +376,67 @@ async fn every_watcher_is_told_and_those_who_left_are_forgotten() {
         assert_eq!(watcher.await.unwrap(), LostReason::Released);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_short_max_hold_and_an_outage_keep_nobody_busy() {
+    // On a paused clock a task that never sleeps never ends.
+    let store = GatedStore::new(MemoryStore::new());
+    let options = LockOptions::new().with_ttl(TTL);
+    let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
+    let mutex = client.mutex("k").with_max_hold(Duration::from_millis(15));
+    let other = client.mutex("other").lock().await.unwrap();
+    let error = mutex.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
+    assert_eq!(lost(&error), LostReason::MaxHold);
+
+    store.set(|gates| gates.renew = Gate::Refused);
+    let before = store.renewals();
+    assert_eq!(other.lost().await, LostReason::Expired);
+    let tries = store.renewals() - before;
+    assert!((5..100).contains(&tries), "{tries} renewals in one lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_never_answers_a_renewal_ends_the_lease_and_frees_the_line() {
+    let store = GatedStore::new(MemoryStore::new());
+    let client = LockClient::builder(store.clone()).build().unwrap();
+    let guard = client.mutex("k").with_ttl(TTL).lock().await.unwrap();
+    store.set(|gates| gates.renew = Gate::Never);
+    let start = tokio::time::Instant::now();
+    let next = client.mutex("k").with_wait(TTL * 10).lock().await.unwrap();
+    assert!(start.elapsed() < TTL * 2, "{:?}", start.elapsed());
+    assert!(!guard.is_valid() && next.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_was_not_sent_did_not_free_the_lock() {
+    let store = GatedStore::new(MemoryStore::new());
+    let client = LockClient::builder(store.clone()).build().unwrap();
+    let other = LockClient::builder(store.get_ref().clone()).build().unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    store.get_ref().flush();
+    let thief = other.mutex("k").lock().await.unwrap();
+    store.set(|gates| gates.release = Gate::Slow(Duration::from_millis(50)));
+    store.refuse_once();
+    assert_eq!(guard.release().await.unwrap(), Released::TakenByOther);
+    assert!(thief.is_valid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_call_without_a_wait_does_not_wait_for_its_sibling() {
+    let client = client(&MemoryStore::new());
+    let mutex = client.mutex("k");
+    mutex
+        .run(async |_| {
+            let long = mutex.run(async |_| tokio::time::sleep(Duration::from_millis(300)).await);
+            let start = tokio::time::Instant::now();
+            let quick = async {
+                let error = client.mutex("k").without_wait().run(async |_| ()).await.unwrap_err();
+                assert!(error.is_busy());
+                assert_eq!(start.elapsed(), Duration::ZERO);
+            };
+            let (done, ()) = tokio::join!(long, quick);
+            done.unwrap();
+        })
+        .await
+        .unwrap();
+}

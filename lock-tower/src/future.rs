@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use http_body::Body;
-use lock_core::{Key, MutexGuard, Released};
+use lock_core::{Key, MutexGuard};
 use tokio::runtime::Handle;
 use tower_service::Service;
 use tracing::instrument::WithSubscriber as _;
@@ -140,14 +140,8 @@ where
 
 /// Gives the lock back and waits until it is back. What comes of it never changes the response.
 pub(crate) async fn release(guard: MutexGuard) {
-    match guard.release().await {
-        Ok(Released::Expired | Released::TakenByOther) => {
-            tracing::warn!(target: "lock_tower", "the lock was gone before the request was finished");
-        }
-        Ok(_) => {}
-        Err(error) => {
-            tracing::warn!(target: "lock_tower", %error, "the lock of a finished request was not released");
-        }
+    if let Err(error) = guard.release().await {
+        tracing::warn!(target: "lock_tower", %error, "the lock of a finished request was not released");
     }
 }
 

@@ -1,8 +1,9 @@
 //! Numbers of grants: they grow while the server keeps its counter or its clock.
 
-use lock_core::ErrorKind;
+use lock_core::fencing::{StaleFence, set_if_newer};
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
+use lock_core::{ErrorKind, FencingToken};
 use lock_tests::{RedisServer, client, ms, within};
 
 const COUNTER: &str = "lock:{0}:fence";
@@ -89,4 +90,32 @@ async fn a_counter_that_cannot_count_strands_no_lock() {
     }
     client.mutex("k").lock().await.unwrap().release().await.unwrap();
     assert!(Vitals::of(&client).is_idle());
+}
+
+/// A holder that was paused writes after the next one has, as in every account of fencing.
+#[tokio::test]
+async fn a_late_holder_overwrites_no_value_that_is_fenced() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let redis = redis::Client::open(server.url()).unwrap();
+    let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
+    let mutex = client.mutex("account").with_ttl(ms(200)).without_renewal();
+    let late = mutex.lock().await.unwrap();
+    late.lost().await;
+    let next = mutex.lock().await.unwrap();
+    let mut write = async |value: u32, token| {
+        set_if_newer(&mut redis, "balance", "balance:fence", value, token).await.unwrap()
+    };
+    assert_eq!(write(100, next.fencing_token()).await, Ok(()));
+    assert_eq!(write(50, late.fencing_token()).await, Err(StaleFence));
+    assert_eq!(write(120, next.fencing_token()).await, Ok(()));
+    assert_eq!(server.get("balance").unwrap(), "120");
+    // Beyond what Lua's numbers tell apart, and with one digit more.
+    let beyond = |raw| FencingToken::from_raw(raw);
+    assert_eq!(write(1, beyond(1 << 60)).await, Ok(()));
+    assert_eq!(write(2, beyond((1 << 60) + 1)).await, Ok(()));
+    assert_eq!(write(3, beyond(1 << 60)).await, Err(StaleFence));
+    assert_eq!(write(4, beyond(10_000_000_000_000_000_000)).await, Ok(()));
+    assert_eq!(write(5, beyond(9_999_999_999_999_999_999)).await, Err(StaleFence));
+    assert_eq!(server.get("balance").unwrap(), "4");
 }

@@ -31,8 +31,7 @@ impl LockClientBuilder {
     }
 
     /// Puts `namespace` and a colon before each key. Services that share a store and must exclude each
-    /// other share the namespace; others must not. (Nor should one go on where another ends: `shop` with the key
-    /// `eu:7` names the same lock as `shop:eu` with the key `7`.)
+    /// other share the namespace; others must not.
     ///
     /// Default: `lock`.
     pub fn with_namespace(mut self, namespace: impl Into<String>) -> Self {
@@ -87,6 +86,8 @@ fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
         "is longer than 64 bytes"
     } else if namespace.contains(['{', '}']) {
         "holds a brace: on a cluster that would move its keys to other slots"
+    } else if namespace.contains(':') {
+        "holds a colon: `a` with the key `b:c` would be `a:b` with the key `c`; write a dash"
     } else {
         return Ok(());
     };

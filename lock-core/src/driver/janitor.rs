@@ -32,7 +32,9 @@ pub(crate) struct Job {
     good_until: Option<Instant>,
     /// When nothing of the token can be left in the store, even if no release ever arrives.
     hopeless_at: Instant,
+    /// Attempts so far, and those of them that may have freed it without our hearing of it.
     attempts: u32,
+    unanswered: u32,
 }
 
 /// How a token ended.
@@ -60,7 +62,16 @@ impl Job {
         let hopeless_at =
             deadline.max(Instant::now()).saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
         let good_until = lost.is_none().then_some(deadline);
-        Self { release, seat, label, was_held: true, good_until, hopeless_at, attempts: 0 }
+        Self {
+            release,
+            seat,
+            label,
+            was_held: true,
+            good_until,
+            hopeless_at,
+            attempts: 0,
+            unanswered: 0,
+        }
     }
 
     /// The release of a token that was only asked for.
@@ -71,7 +82,16 @@ impl Job {
         ttl: Duration,
     ) -> Self {
         let hopeless_at = Instant::now().saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
-        Self { release, seat, label, was_held: false, good_until: None, hopeless_at, attempts: 0 }
+        Self {
+            release,
+            seat,
+            label,
+            was_held: false,
+            good_until: None,
+            hopeless_at,
+            attempts: 0,
+            unanswered: 0,
+        }
     }
 
     /// What the store's answer means for the token.
@@ -81,7 +101,7 @@ impl Job {
             ReleaseOutcome::Nobody => Ending::Expired,
             ReleaseOutcome::Other => Ending::TakenByOther,
         };
-        if self.attempts <= 1 {
+        if self.unanswered == 0 {
             return Ok(expired);
         }
         // An earlier attempt was not answered and may be the one that freed it. Before the deadline
@@ -219,6 +239,9 @@ impl Work<'_> {
         };
         job.attempts = job.attempts.saturating_add(1);
         let answer = store.release(&job.release).await;
+        if answer.as_ref().is_err_and(Error::is_unknown) {
+            job.unanswered = job.unanswered.saturating_add(1);
+        }
         drop(job.seat.take());
         match answer {
             Ok(Freed { outcome, again_at: None }) => {
@@ -238,7 +261,10 @@ impl Work<'_> {
                 Attempt::Settled(ending) => {
                     return tracing::trace!(target: "lock_core", ?ending, "token settled");
                 }
-                Attempt::Again(_, at) => at,
+                Attempt::Again(_, at) => match &self.job {
+                    Some(job) if at < job.hopeless_at => at,
+                    _ => return self.done(),
+                },
                 Attempt::Failed(error) => {
                     let Some(job) = &self.job else { return };
                     if job.attempts == 1 {

@@ -5,6 +5,7 @@
 //! so that those who watch or wait behind them learn of it on time.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 use crate::error::{Error, ErrorKind};
 use crate::held::{Held, OnDue};
 use crate::store::{Renewal, Store};
-use crate::time::{Instant, sleep_until_some};
+use crate::time::{Instant, sleep_until_some, timeout_at};
 
 /// A place in the schedule.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -108,16 +109,29 @@ impl Renewer {
         }
     }
 
-    async fn renew(&self, due: Vec<(Arc<Held>, Renewal)>, store: &dyn Store) {
+    /// Renews leases that were taken out of the schedule. They are at work from now on, not from the first poll.
+    fn renew<'a>(
+        &'a self,
+        due: Vec<(Arc<Held>, Renewal)>,
+        store: &'a dyn Store,
+    ) -> impl Future<Output = ()> + use<'a> {
         let (leases, renewals): (Vec<_>, Vec<_>) = due.into_iter().unzip();
         let mut at_work = AtWork::new(self, leases);
-        let mut answers = store.renew(&renewals).await.into_iter();
-        for lease in &at_work.leases {
-            let answer = answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown)));
-            lease.on_renewed(answer, jitter());
+        async move {
+            let last = renewals.iter().map(|renewal| renewal.until).max();
+            let answers = match last {
+                // A store keeps to `until` by itself, as a rule.
+                Some(last) => timeout_at(last, store.renew(&renewals)).await.unwrap_or_default(),
+                None => Vec::new(),
+            };
+            let mut answers = answers.into_iter();
+            for lease in &at_work.leases {
+                let answer = answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown)));
+                lease.on_renewed(answer, jitter());
+            }
+            // Each has its place in the schedule again, or is over.
+            at_work.leases.clear();
         }
-        // Each has its place in the schedule again, or is over.
-        at_work.leases.clear();
     }
 
     fn take_due(&self) -> Vec<(Arc<Held>, Renewal)> {
@@ -132,8 +146,8 @@ impl Renewer {
                 }
                 let early = first.key().at > horizon;
                 match first.get().upgrade() {
-                    // Deadlines are not to be anticipated, renewals may be.
-                    Some(lease) if early && !lease.renews() => return renewals,
+                    // Regular renewals may be anticipated; deadlines may not, and the pause before a retry is meant.
+                    Some(lease) if early && !lease.is_renewed_regularly() => return renewals,
                     lease => {
                         first.remove();
                         lease

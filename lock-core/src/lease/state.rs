@@ -107,6 +107,11 @@ impl LeaseState {
         self.hold_until.is_some_and(|until| until <= self.deadline)
     }
 
+    /// Whether the last renewal, if any, was confirmed, and the next one gains something.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.phase == Phase::Held && !self.ends_by_hold()
+    }
+
     /// When the lease was entered.
     pub(crate) fn granted_at(&self) -> Instant {
         self.granted

@@ -1,6 +1,7 @@
 //! A store that does as it is told.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -58,17 +59,35 @@ pub struct Gates {
 pub struct GatedStore<S> {
     inner: S,
     gates: Arc<Mutex<Gates>>,
+    renewals: Arc<AtomicUsize>,
+    refuse_release: Arc<AtomicBool>,
 }
 
 impl<S> GatedStore<S> {
     /// Puts open gates before `inner`.
     pub fn new(inner: S) -> Self {
-        Self { inner, gates: Arc::default() }
+        Self {
+            inner,
+            gates: Arc::default(),
+            renewals: Arc::default(),
+            refuse_release: Arc::default(),
+        }
     }
 
     /// Opens and shuts gates, for calls from now on.
     pub fn set(&self, change: impl FnOnce(&mut Gates)) {
         change(&mut self.gates.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Refuses the next release, whatever its gate.
+    pub fn refuse_once(&self) {
+        self.refuse_release.store(true, Ordering::Release);
+    }
+
+    /// How many calls for renewals there were.
+    #[must_use]
+    pub fn renewals(&self) -> usize {
+        self.renewals.load(Ordering::Acquire)
     }
 
     /// The store behind the gates.
@@ -135,6 +154,7 @@ impl<S: Store> Store for GatedStore<S> {
     }
 
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+        self.renewals.fetch_add(1, Ordering::AcqRel);
         Box::pin(async move {
             pass(self.gates().renew, self.inner.renew(renewals))
                 .await
@@ -143,7 +163,9 @@ impl<S: Store> Store for GatedStore<S> {
     }
 
     fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
-        Box::pin(async move { pass(self.gates().release, self.inner.release(release)).await? })
+        let refused = self.refuse_release.swap(false, Ordering::AcqRel);
+        let gate = if refused { Gate::Refused } else { self.gates().release };
+        Box::pin(async move { pass(gate, self.inner.release(release)).await? })
     }
 
     fn capabilities(&self) -> Capabilities {

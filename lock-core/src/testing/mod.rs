@@ -15,7 +15,7 @@ use crate::held::Lease;
 pub struct Vitals {
     /// Keys that this process holds or waits for.
     pub keys: usize,
-    /// Leases whose guards are alive.
+    /// Leases whose guards are alive, and acquisitions under way.
     pub held: usize,
     /// Releases that the store has not confirmed.
     pub pending: usize,

@@ -1,5 +1,6 @@
 //! Orders: found, inserted, and the transaction that a locked order is written in.
 
+use lock_core::fencing::{ADVANCE, StaleFence, advanced};
 use lock_core::{FencingToken, Lease};
 use serde::{Serialize, Serializer};
 use sqlx::{Any, Executor, Transaction};
@@ -109,18 +110,12 @@ impl Database {
     pub async fn begin_fenced(&self, lease: &Lease) -> Result<OrderTx, OrderError> {
         let mut tx = self.pool.begin().await?;
         let fence = lease.fencing_token();
-        let advanced = sqlx::query(
-            "INSERT INTO fences (resource, token) VALUES ($1, $2) \
-             ON CONFLICT (resource) DO UPDATE SET token = excluded.token \
-             WHERE fences.token < excluded.token",
-        )
-        .bind(lease.key().as_str())
-        .bind(fence.as_i64())
-        .execute(&mut *tx)
-        .await?;
-        if advanced.rows_affected() == 0 {
-            return Err(OrderError::Overtaken);
-        }
+        let done = sqlx::query(ADVANCE)
+            .bind(lease.key().as_str())
+            .bind(fence.as_i64())
+            .execute(&mut *tx)
+            .await?;
+        advanced(done.rows_affected()).map_err(|StaleFence| OrderError::Overtaken)?;
         Ok(OrderTx { tx, fence })
     }
 }

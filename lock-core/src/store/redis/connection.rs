@@ -6,13 +6,15 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::error::Fault;
+use super::jittered;
 use super::scripts::Script;
 use crate::error::{Error, ErrorKind};
 use crate::time::{Instant, Late, timeout_at};
@@ -70,6 +72,8 @@ const UNANSWERED_LIMIT: u32 = 2;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// A server that is back is noticed this soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_000);
+/// Clocks that are synchronised at all are closer than this.
+const FAR_APART: Duration = Duration::from_secs(10);
 /// Commands that may stand in line for the socket.
 const PIPELINE_BUFFER: usize = 1024;
 
@@ -103,15 +107,24 @@ impl Connection {
     }
 
     /// The open connection, dialled if there is none.
-    pub(super) async fn live(&self, until: Option<Instant>) -> Result<Live, Fault> {
+    ///
+    /// The dial outlives a caller who has less patience than a handshake takes, or none would ever succeed.
+    pub(super) async fn live(self: &Arc<Self>, until: Option<Instant>) -> Result<Live, Fault> {
         if let Some(live) = self.open() {
             return Ok(live);
         }
         let soon = Instant::now().saturating_add(self.connect_timeout);
         let until = until.map_or(soon, |until| until.min(soon));
-        // Boxed: it is large and rare, and would be part of each command's future.
-        match timeout_at(until, Box::pin(self.dial())).await {
-            Ok(live) => live.map_err(Fault::NotSent),
+        let runtime =
+            Handle::try_current().map_err(|_| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
+        let this = Arc::clone(self);
+        let dialled = runtime.spawn(async move { this.dial().await });
+        match timeout_at(until, dialled).await {
+            Ok(Ok(live)) => live.map_err(Fault::NotSent),
+            Ok(Err(gone)) => Err(Fault::NotSent(Error::unavailable(
+                "the runtime shut down while a connection was made",
+                gone,
+            ))),
             Err(Late) => {
                 Err(Fault::NotSent(self.lock().last_failure.clone().unwrap_or_else(|| {
                     Error::plain(
@@ -142,12 +155,12 @@ impl Connection {
         {
             return Err(last);
         }
-        // Boxed: the handshake is large, rare, and would be part of every command's future.
-        match Box::pin(self.dial_once()).await {
+        match self.dial_once().await {
             Ok(live) => Ok(live),
             Err(error) => {
                 let mut state = self.lock();
-                let pause = FIRST_PAUSE * (1 << state.failures.min(6));
+                // Spread, so that the processes that a server lost do not all come back at once.
+                let pause = jittered(FIRST_PAUSE * (1 << state.failures.min(6)));
                 state.failures = state.failures.saturating_add(1);
                 state.dial_after = Some(Instant::now().saturating_add(pause.min(LONGEST_PAUSE)));
                 state.last_failure = Some(error.clone());
@@ -290,6 +303,21 @@ impl Connection {
     /// Takes in the server's time from the answer to a command that was sent at `sent`.
     pub(super) fn saw_clock(&self, us: u64, sent: Instant) {
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Sample { us, sent };
+    }
+
+    /// Warns of a server whose clock is far from ours. Locks do not mind, since only spans are compared, but fencing
+    /// tokens follow the server's clock, and whoever reads its logs will.
+    #[allow(clippy::disallowed_methods)] // the wall clock is what is asked for
+    pub(super) fn warn_of_clock(&self) {
+        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let there = Duration::from_micros(self.server_us(Instant::now()));
+        let apart = here.abs_diff(there);
+        if apart > FAR_APART {
+            tracing::warn!(
+                target: "lock_core", server = %self.label, ?apart,
+                "the clocks of this machine and of the lock server are far apart"
+            );
+        }
     }
 
     /// The latest that the server's clock can show at `at`, by the last sample.

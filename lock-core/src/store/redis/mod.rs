@@ -9,7 +9,7 @@ mod scripts;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -45,11 +45,11 @@ use crate::token::Token;
 ///
 /// # What it relies on
 ///
-/// One primary that does not forget unexpired keys. A failover to a replica may lose the latest
-/// grants, and an eviction policy other than `noeviction` or `volatile-*` with room to spare may drop locks;
-/// the start-up check warns of the latter. Fencing tokens keep growing through both.
+/// One primary that does not forget unexpired keys. A failover to a replica may lose the latest grants, and any eviction
+/// policy but `noeviction` may drop locks when the memory is full; the start-up check warns of the latter. Fencing
+/// tokens keep growing through both.
 pub struct RedisStore {
-    connection: Connection,
+    connection: Arc<Connection>,
     /// Claims that nobody answered: until when they may still take effect.
     flights: Mutex<HashMap<Token, Flight>>,
     paces: Paces,
@@ -71,6 +71,8 @@ const LAST_ANSWER: Duration = Duration::from_millis(40);
 const CHECK_COUNTER: &str = "lock:{0}:check:fence";
 /// Unanswered claims are swept when there are this many.
 const MANY_FLIGHTS: usize = 1024;
+/// No connection has this number: only time settles the flight.
+const NO_CONNECTION: u64 = u64::MAX;
 /// A claim that was to be void this long ago, in microseconds, is, however far off our idea of the server's clock.
 const LANDED_US: u64 = 60_000_000;
 /// A key that has just expired for the server may not have for a replica or a slow clock.
@@ -103,6 +105,7 @@ impl RedisStore {
     }
 
     fn new(connection: Connection) -> Self {
+        let connection = Arc::new(connection);
         Self { connection, flights: Mutex::default(), paces: Paces::default() }
     }
 
@@ -136,6 +139,7 @@ impl RedisStore {
                 "this server may evict locks when its memory is full: use `noeviction`"
             );
         }
+        self.connection.warn_of_clock();
         self.check_permissions(&live).await
     }
 
@@ -372,8 +376,14 @@ impl Drop for InFlight<'_> {
                 let now = self.store.connection.server_us(Instant::now());
                 flights.retain(|_, flight| flight.void_after.saturating_add(LANDED_US) > now);
             }
-            // The latest claim is void last, and is the last on its connection.
-            flights.insert(self.token, self.flight);
+            // The latest claim is void last. One that is still under way on another connection may arrive behind any
+            // release on this one.
+            let mut flight = self.flight;
+            let before = flights.get(&self.token);
+            if before.is_some_and(|before| before.generation != flight.generation) {
+                flight.generation = NO_CONNECTION;
+            }
+            flights.insert(self.token, flight);
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) enum Plan {
     GiveUp(Error),
 }
 
-/// A pause between two claims is at least half of this, and on average all of it: at most 20 a second.
+/// A pause between two claims is at least half of this, and on average all of it: with the round trip, less than 20 a second.
 const POLL: Duration = Duration::from_millis(70);
 /// The first pauses are shorter, since most locks are held briefly.
 const FIRST_POLLS: [Duration; 3] =
