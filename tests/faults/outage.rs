@@ -180,3 +180,27 @@ async fn a_drain_ends_in_time_whatever_the_store_does() {
     assert_eq!(drained.held, 0);
     assert_eq!(client.mutex("k").lock().await.unwrap_err().kind(), ErrorKind::Draining);
 }
+
+/// A handshake takes longer than the callers wait: each of them gives up, but the connection comes about.
+#[tokio::test]
+async fn a_slow_handshake_is_not_begun_anew_for_each_caller() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let slow = proxy.rule(Op::Other, Action::DelayReply(ms(120))).always();
+    let store = RedisStore::builder(proxy.url()).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let mutex = client.mutex("k").with_wait(ms(60));
+    let error = mutex.lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let start = Instant::now();
+    let guard = loop {
+        match mutex.lock().await {
+            Ok(guard) => break guard,
+            Err(error) => assert!(error.is_unavailable(), "{error}"),
+        }
+        assert!(start.elapsed() < ms(10_000), "never connected");
+    };
+    assert!(slow.hits() > 0);
+    assert_eq!(proxy.connections(), 1, "one connection served them all");
+    guard.release().await.unwrap();
+}

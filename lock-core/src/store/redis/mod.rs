@@ -3,13 +3,13 @@
 mod builder;
 mod connection;
 mod error;
+mod flights;
 mod keys;
 mod pace;
 mod scripts;
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,6 +18,7 @@ use redis::Value;
 pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
 use self::error::Fault;
+use self::flights::Flights;
 use self::pace::{Paces, Plan};
 use self::scripts::{ACQUIRE, RELEASE, RENEW, Script};
 use super::{
@@ -50,18 +51,8 @@ use crate::token::Token;
 /// tokens keep growing through both.
 pub struct RedisStore {
     connection: Arc<Connection>,
-    /// Claims that nobody answered: until when they may still take effect.
-    flights: Mutex<HashMap<Token, Flight>>,
+    flights: Flights,
     paces: Paces,
-}
-
-/// A claim that was not answered.
-#[derive(Clone, Copy)]
-struct Flight {
-    /// The server's time after which the claim does nothing.
-    void_after: u64,
-    /// The connection it was sent on. What is sent on the same one later arrives later.
-    generation: u64,
 }
 
 /// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
@@ -69,12 +60,6 @@ struct Flight {
 const LAST_ANSWER: Duration = Duration::from_millis(40);
 /// Numbers the grants of the start-up check. One for all, so that a check that is cut short leaves no more than this.
 const CHECK_COUNTER: &str = "lock:{0}:check:fence";
-/// Unanswered claims are swept when there are this many.
-const MANY_FLIGHTS: usize = 1024;
-/// No connection has this number: only time settles the flight.
-const NO_CONNECTION: u64 = u64::MAX;
-/// A claim that was to be void this long ago, in microseconds, is, however far off our idea of the server's clock.
-const LANDED_US: u64 = 60_000_000;
 /// A key that has just expired for the server may not have for a replica or a slow clock.
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 
@@ -106,7 +91,7 @@ impl RedisStore {
 
     fn new(connection: Connection) -> Self {
         let connection = Arc::new(connection);
-        Self { connection, flights: Mutex::default(), paces: Paces::default() }
+        Self { connection, flights: Flights::default(), paces: Paces::default() }
     }
 
     /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
@@ -187,15 +172,18 @@ impl RedisStore {
         let patience = self.connection.patience(until);
         // Not what is left of the caller's wait: a claim that is late by a hair shall be granted or refused, not void.
         let void_after = self.connection.server_us(self.connection.patience(None));
-        let flight = Flight { void_after, generation: live.generation };
-        let mut flight = InFlight { store: self, token: claim.token, flight, open: true };
+        let sent_us = self.connection.server_us(sent);
+        let flight = self.flights.leave(claim.token, sent_us, void_after, live.generation);
         let mut text = [0; Token::TEXT_LEN];
         let (ttl, void_after) = (millis_up(claim.ttl).to_string(), void_after.to_string());
         let args = [claim.token.encode(&mut text), &ttl, &void_after];
         let keys = [claim.name.as_str(), &keys::fence(&claim.name)];
         let answer = self.connection.run(&live, &ACQUIRE, &keys, &args, patience).await;
-        flight.open = matches!(&answer, Err(fault) if !fault.is_answer());
-        drop(flight);
+        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
+            flight.answered();
+        } else {
+            drop(flight);
+        }
         let answer = answer?;
         let (status, us) = head(&answer)?;
         self.connection.saw_clock(us, sent);
@@ -273,7 +261,7 @@ impl RedisStore {
     }
 
     fn refusal(&self, claim: &Claim, error: Error) -> Refusal {
-        if self.flights().contains_key(&claim.token) {
+        if self.flights.has(claim.token) {
             Refusal::unsettled(error)
         } else {
             Refusal::settled(error)
@@ -324,7 +312,7 @@ impl RedisStore {
             self.connection.run(&live, &RELEASE, &[release.name.as_str()], &args, until).await;
         if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             // Nor can a claim of the token that is still on its way take it.
-            self.flights().remove(&release.token);
+            self.flights.forget(release.token);
             return Ok(Freed::settled(ReleaseOutcome::Other));
         }
         let (status, us) = head(&answer?)?;
@@ -335,56 +323,13 @@ impl RedisStore {
             2 => ReleaseOutcome::Other,
             _ => return Err(Fault::Garbled),
         };
-        Ok(self.land(release.token, &live, us).map_or_else(
-            || Freed::settled(outcome),
-            |left| Freed::again_at(outcome, Instant::now().saturating_add(left)),
-        ))
-    }
-
-    /// After a release that was answered: how long a claim of the token may still be under way.
-    fn land(&self, token: Token, live: &Live, us: u64) -> Option<Duration> {
-        let mut flights = self.flights();
-        let flight = flights.get(&token)?;
-        let left = flight.void_after.saturating_sub(us);
-        // On one connection the release came behind the claim.
-        if flight.generation == live.generation || left == 0 {
-            flights.remove(&token);
-            return None;
-        }
-        Some(Duration::from_micros(left).saturating_add(AFTER_EXPIRY))
-    }
-
-    fn flights(&self) -> MutexGuard<'_, HashMap<Token, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Records its claim as unanswered unless it is closed, so also when the claim's future is dropped.
-struct InFlight<'a> {
-    store: &'a RedisStore,
-    token: Token,
-    flight: Flight,
-    open: bool,
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if self.open {
-            let mut flights = self.store.flights();
-            if flights.len() >= MANY_FLIGHTS {
-                // A token whose release was given up is not asked for again.
-                let now = self.store.connection.server_us(Instant::now());
-                flights.retain(|_, flight| flight.void_after.saturating_add(LANDED_US) > now);
+        Ok(match self.flights.land(release.token, live.generation, us) {
+            None => Freed::settled(outcome),
+            Some(left) => {
+                let at = Instant::now().saturating_add(left).saturating_add(AFTER_EXPIRY);
+                Freed::again_at(outcome, at)
             }
-            // The latest claim is void last. One that is still under way on another connection may arrive behind any
-            // release on this one.
-            let mut flight = self.flight;
-            let before = flights.get(&self.token);
-            if before.is_some_and(|before| before.generation != flight.generation) {
-                flight.generation = NO_CONNECTION;
-            }
-            flights.insert(self.token, flight);
-        }
+        })
     }
 }
 
