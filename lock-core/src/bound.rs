@@ -29,6 +29,7 @@ pin_project! {
         body: Option<Scoped<F>>,
         #[pin]
         deadline: Deadline,
+        // Not entered while the body runs: what the body records belongs to the span that its author sees.
         span: Span,
     }
 }
@@ -48,7 +49,6 @@ impl<F: Future> Future for LeaseBound<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let _here = this.span.enter();
         let mut left = match this.watch.observe(cx) {
             Ok(left) => left,
             Err(reason) => return Poll::Ready(Err(end(this.body, this.watch, this.span, reason))),
@@ -86,8 +86,10 @@ fn end<F>(
 
 fn report(watch: &Watch, span: &Span, outcome: &'static str) {
     if !span.is_disabled() {
-        span.record("held", tracing::field::debug(watch.lease().0.held_for()));
+        let (key, held) = (watch.lease().key().label(), watch.lease().0.held_for());
+        span.record("held", tracing::field::debug(held));
         span.record("outcome", outcome);
+        span.in_scope(|| tracing::debug!(target: "lock_core", key, ?held, outcome, "body ended"));
     }
 }
 

@@ -33,7 +33,11 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
         assert!(acquired.contains(part), "no `{part}` in {acquired}");
     }
     let body = text.lines().find(|line| line.contains("in the body")).unwrap();
-    assert!(body.contains("lock.held{") && body.contains("fence="), "{body}");
+    assert!(!body.contains("lock.held"), "the body's own span is hidden: {body}");
+    let ended = text.lines().find(|line| line.contains("body ended")).unwrap();
+    for part in ["lock.held{", "order:<USER>", "held=", "fence=", "outcome=\"done\""] {
+        assert!(ended.contains(part), "no `{part}` in {ended}");
+    }
     assert!(text.contains("lock released") && text.contains("lock not acquired"));
 
     let all = format!("{text}{seen}{gone} {gone:?}{lost} {lost:?}{wrong} {wrong:?}{bad} {bad:?}");
