@@ -1,4 +1,4 @@
-//! Leases on one Redis or Valkey server.
+//! Leases on one Redis server.
 
 mod builder;
 mod connection;
@@ -29,7 +29,7 @@ use crate::error::{Error, ErrorKind};
 use crate::time::{Instant, sleep_until, sleep_until_some};
 use crate::token::Token;
 
-/// Leases on one Redis (6.2 or later) or Valkey server.
+/// Leases on one Redis server: tested on 7.0, and in need of 6.2.
 ///
 /// A lock is the plain key `<namespace>:<key>`, its value the token, its expiry the ttl: what `SET key token NX
 /// PX ttl` makes. So mixed fleets exclude each other (redis-py's `Lock`, node-redlock, redsync), and
