@@ -15,13 +15,12 @@ use crate::bound::LeaseBound;
 use crate::client::{Active, Inner};
 use crate::driver::Job;
 use crate::error::{Error, ErrorKind};
-use crate::fencing::FencingToken;
 use crate::guard::MutexGuard;
 use crate::held::{Granted, Held, Lease};
 use crate::key::Key;
-use crate::lease::LeaseState;
+use crate::lease::{Chain, LeaseState, is_short};
 use crate::options::{LockOptions, Terms, Wait};
-use crate::registry::{Seat, Situation};
+use crate::registry::{Address, Handed, Seat, Situation, Turn, Wants};
 use crate::scope::{self, Node, Scoped};
 use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
 use crate::time::{Instant, sleep_until_some, timeout_at};
@@ -38,7 +37,7 @@ const BEHIND_OWN_CLAIM: Duration = Duration::from_millis(500);
 struct Wish {
     client: Arc<Inner>,
     key: Key,
-    name: Name,
+    address: Address,
     terms: Terms,
     since: Instant,
 }
@@ -52,8 +51,9 @@ impl Wish {
         let key = key?;
         let terms = options.or(client.defaults).terms()?;
         let name = Name::new(&client.namespace, &key)?;
+        let address = client.registry.address(name);
         client.ensure_running()?;
-        Ok(Self { client, key, name, terms, since: Instant::now() })
+        Ok(Self { client, key, address, terms, since: Instant::now() })
     }
 
     /// When to give up; `None`: never.
@@ -97,17 +97,17 @@ impl Wish {
 
     async fn acquire_unreported(self) -> Result<MutexGuard, Error> {
         let (until, waits) = (self.until(), self.terms.wait != Wait::None);
-        let registry = &self.client.registry;
+        let wants = Wants { impatient: !waits, ttl: self.terms.ttl, fencing: self.terms.fencing };
         let mut active = self.client.held.enter();
-        let seat = if waits {
-            registry.enter(&self.name, until).await
-        } else {
-            registry.try_enter(&self.name, self.since.saturating_add(BEHIND_OWN_CLAIM)).await
-        };
-        let mut seat = seat?;
         loop {
-            seat.set(Situation::Asking);
-            let claim = Claim::exclusive(self.name.clone(), Token::fresh()?, self.terms.ttl);
+            let seat = match self.client.registry.enter(&self.address, wants, until).await? {
+                Turn::Seat(seat) => seat,
+                Turn::Lease(seat, lease, now) => return Ok(self.inherit(lease, seat, active, now)),
+            };
+            let mut claim = Claim::exclusive(self.name().clone(), Token::fresh()?, self.terms.ttl);
+            if !self.terms.fencing {
+                claim = claim.without_fencing();
+            }
             let mut pending =
                 Pending { wish: &self, claim, seat: Some(seat), active: Some(active) };
             let grant = if waits { pending.wait(until).await? } else { pending.ask().await? };
@@ -117,7 +117,8 @@ impl Wish {
                 if self.client.registry.is_draining() {
                     return Err(Error::of(ErrorKind::Draining));
                 }
-                return Ok(pending.granted(grant, state));
+                let (token, seat, active) = pending.keep();
+                return Ok(self.granted(grant, state, token, seat, active));
             }
             // The answer came too late for its lease. The token goes back; a new one may be in time.
             if !waits || until.is_some_and(|until| until <= now) {
@@ -129,8 +130,56 @@ impl Wish {
             }
             drop(pending);
             active = self.client.held.enter();
-            seat = registry.enter(&self.name, until).await?;
         }
+    }
+
+    /// Enters a lease that the store granted.
+    fn granted(
+        self,
+        grant: Grant,
+        state: LeaseState,
+        token: Token,
+        seat: Seat,
+        active: Active,
+    ) -> MutexGuard {
+        let Self { client, key, address, terms, .. } = self;
+        let number = if terms.fencing { grant.fence } else { 0 };
+        let chain = Chain::new(number, state.granted_at(), terms.ttl);
+        let is_short = grant.ttl < terms.ttl;
+        MutexGuard::new(Lease(Held::keep(Granted {
+            client,
+            key,
+            address,
+            token,
+            chain,
+            terms,
+            state,
+            is_short,
+            seat,
+            active,
+        })))
+    }
+
+    /// Enters a lease that its holder in this process handed on `now`.
+    fn inherit(self, lease: Handed, seat: Seat, active: Active, now: Instant) -> MutexGuard {
+        let Self { client, key, address, terms, .. } = self;
+        let Handed { token, chain, deadline, .. } = lease;
+        MutexGuard::new(Lease(Held::keep(Granted {
+            client,
+            key,
+            address,
+            token,
+            chain: chain.next(terms.ttl),
+            terms,
+            state: LeaseState::handed_on(deadline, terms.max_hold, now),
+            is_short: is_short(now, deadline, terms.ttl),
+            seat,
+            active,
+        })))
+    }
+
+    fn name(&self) -> &Name {
+        self.address.name()
     }
 }
 
@@ -179,22 +228,11 @@ impl Pending<'_> {
         })
     }
 
-    fn granted(mut self, grant: Grant, state: LeaseState) -> MutexGuard {
-        let (seat, active) = (self.seat.take(), self.active.take());
-        let seat = seat.expect("BUG: the seat stays until the claim is settled");
-        let active = active.expect("BUG: it goes with the seat");
-        let Wish { client, key, name, terms, .. } = self.wish;
-        MutexGuard::new(Lease(Held::keep(Granted {
-            client: Arc::clone(client),
-            key: key.clone(),
-            name: name.clone(),
-            token: self.claim.token,
-            fence: FencingToken::of_grant(grant.fence),
-            terms: *terms,
-            state,
-            seat,
-            active,
-        })))
+    /// The token is held.
+    fn keep(mut self) -> (Token, Seat, Active) {
+        let seat = self.seat.take().expect("BUG: the seat stays until the claim is settled");
+        let active = self.active.take().expect("BUG: it goes with the seat");
+        (self.claim.token, seat, active)
     }
 }
 
@@ -218,7 +256,7 @@ pub(crate) async fn lock(
     options: LockOptions,
 ) -> Result<MutexGuard, Error> {
     let wish = Wish::new(client, key, options)?;
-    if scope::find(wish.client.id, &wish.name).is_some() {
+    if scope::find(wish.client.id, wish.name()).is_some() {
         return Err(Error::of(ErrorKind::WouldDeadlock));
     }
     wish.acquire().await
@@ -247,7 +285,7 @@ impl Entered {
         options: LockOptions,
     ) -> Result<Self, Error> {
         let wish = Wish::new(client, key, options)?;
-        let Some(outer) = scope::find(wish.client.id, &wish.name) else {
+        let Some(outer) = scope::find(wish.client.id, wish.name()) else {
             let guard = wish.acquire().await?;
             return Ok(Self { node: Node::of(guard.lease()), how: How::Own(guard) });
         };

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use crate::bound::LeaseBound;
 use crate::driver::Ending;
 use crate::error::Error;
-use crate::held::Lease;
+use crate::held::{Ended, Lease};
 use crate::scope::{ChildSlot, Node, Scoped};
 
 /// A held lock. Dropping it releases the lock.
@@ -17,9 +17,10 @@ use crate::scope::{ChildSlot, Node, Scoped};
 ///
 /// # Note: drop is not release
 ///
-/// A drop cannot wait, so it hands the release to the client's janitor and returns. The janitor repeats
-/// it until the store has answered. This process can claim the key again at once; for others it becomes
-/// free a round trip later. [`release`](Self::release) waits for the answer, and reports it. In a program
+/// A drop cannot wait. If another task of this process waits for the key, it gets the lock from the guard, without a
+/// round trip; [`Mutex`](crate::Mutex) says when. Otherwise the drop hands the release to the client's janitor and returns. The
+/// janitor repeats it until the store has answered, and this process claims the key again right behind it; for others it
+/// becomes free a round trip later. [`release`](Self::release) waits for the answer, and reports it. In a program
 /// that is about to end, call [`LockClient::drain`](crate::LockClient::drain) after dropping.
 ///
 /// # Note: a guard does not stop its holder
@@ -41,7 +42,7 @@ pub struct MutexGuard {
 pub enum Released {
     /// The lease was over when the release came; nobody has taken the lock since.
     Expired,
-    /// The lock was ours until the release.
+    /// The lock was ours until the release, or until the next task of this process got it from us.
     InTime,
     /// The lease was over and another owner has the lock; it was left alone.
     TakenByOther,
@@ -58,7 +59,7 @@ impl MutexGuard {
         self.lease.clone()
     }
 
-    /// Releases the lock and waits for the store's answer.
+    /// Releases the lock and waits for the store's answer; does not wait if another task of this process gets the lock.
     ///
     /// If no answer comes, the janitor goes on trying in the background.
     ///
@@ -74,8 +75,17 @@ impl MutexGuard {
         let client = Arc::clone(&self.lease.0.client);
         let held = self.lease.0.held_for();
         let label = self.lease.0.key.label();
-        // Only the guard begins a release, and it is here.
-        let Some(job) = self.lease.0.begin_release() else { return Ok(Released::InTime) };
+        let job = match self.lease.0.end() {
+            Ended::GivenBack(job) => job,
+            // To the next holder of this process, while it was good.
+            Ended::HandedOn => {
+                let released = Released::InTime;
+                tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock handed on");
+                return Ok(released);
+            }
+            // Only the guard ends a lease, and it is here.
+            Ended::Before => return Ok(Released::InTime),
+        };
         // Now the job owns the release: the guard's own drop finds that it was begun.
         drop(self);
         let ending = Arc::clone(&client.janitor).finish(job, &client).await?;
@@ -139,7 +149,7 @@ impl Deref for MutexGuard {
 impl Drop for MutexGuard {
     fn drop(&mut self) {
         let held = &self.lease.0;
-        if let Some(job) = held.begin_release() {
+        if let Ended::GivenBack(job) = held.end() {
             held.client.janitor.push(job);
         }
     }

@@ -12,9 +12,9 @@ use crate::driver::{Due, Job};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::Key;
-use crate::lease::{LeaseState, renewal_due, renewal_patience, retry_due};
+use crate::lease::{Chain, LeaseState, lift_due, renewal_due, renewal_patience, retry_due};
 use crate::options::{Terms, check_ttl};
-use crate::registry::{Seat, Situation};
+use crate::registry::{Address, Handed, Seat, Situation};
 use crate::store::{Name, Release, Renewal, Renewed};
 use crate::time::{Deadline, Instant};
 use crate::token::Token;
@@ -77,9 +77,9 @@ impl Drop for Watch {
 pub(crate) struct Held {
     pub(crate) client: Arc<Inner>,
     pub(crate) key: Key,
-    name: Name,
+    address: Address,
     token: Token,
-    fence: FencingToken,
+    chain: Chain,
     terms: Terms,
     shared: Mutex<Shared>,
 }
@@ -95,6 +95,18 @@ struct Shared {
     active: Option<Active>,
     /// Where the renewer has the lease in its schedule.
     due: Option<Due>,
+    /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
+    is_short: bool,
+}
+
+/// What becomes of a lease that its guard ends.
+pub(crate) enum Ended {
+    /// It was ended before.
+    Before,
+    /// The next holder of this process has it.
+    HandedOn,
+    /// It goes back to the store.
+    GivenBack(Job),
 }
 
 /// What the renewer shall do with a lease whose time has come.
@@ -116,7 +128,7 @@ impl Lease {
     /// The number of this grant: send it along with each write to a resource that checks it.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.0.fence
+        self.0.fence()
     }
 
     /// How long the lease is good for if nothing renews it; zero when it is over. Reads the clock, does no I/O.
@@ -177,7 +189,7 @@ impl Lease {
             let left = held.observe().map_err(Error::lost)?;
             held.client.ensure_running()?;
             let until = Instant::now().saturating_add(left);
-            let renewal = Renewal::new(held.name.clone(), held.token, ttl, until);
+            let renewal = Renewal::new(held.name().clone(), held.token, ttl, until);
             let answer = held.client.store.renew(std::slice::from_ref(&renewal)).await.pop();
             held.apply(answer.unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))), ttl)?;
             held.observe().map(|_| ()).map_err(Error::lost)
@@ -189,7 +201,7 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("key", &self.0.key)
-            .field("fencing_token", &self.0.fence)
+            .field("fencing_token", &self.0.fence())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
@@ -199,21 +211,26 @@ impl fmt::Debug for Lease {
 pub(crate) struct Granted {
     pub(crate) client: Arc<Inner>,
     pub(crate) key: Key,
-    pub(crate) name: Name,
+    pub(crate) address: Address,
     pub(crate) token: Token,
-    pub(crate) fence: FencingToken,
+    pub(crate) chain: Chain,
     pub(crate) terms: Terms,
     pub(crate) state: LeaseState,
+    /// Whether noticeably less than the ttl of the terms is left.
+    pub(crate) is_short: bool,
     pub(crate) seat: Seat,
     pub(crate) active: Active,
 }
 
 impl Held {
-    /// Starts to keep a lease that was granted.
+    /// Starts to keep a lease that was granted, by the store or by its holder before.
     pub(crate) fn keep(granted: Granted) -> Arc<Self> {
-        let Granted { client, key, name, token, fence, terms, state, seat, active } = granted;
+        let Granted { client, key, address, token, chain, terms, state, is_short, seat, active } =
+            granted;
         let deadline = state.deadline();
         seat.set(Situation::Held(deadline));
+        let lifted = is_short && !state.ends_by_hold();
+        let now = state.granted_at();
         let shared = Shared {
             state,
             watchers: Vec::new(),
@@ -221,16 +238,30 @@ impl Held {
             seat: Some(seat),
             active: Some(active),
             due: None,
+            is_short,
         };
-        let held =
-            Arc::new(Self { client, key, name, token, fence, terms, shared: Mutex::new(shared) });
-        let first = if terms.renewal { renewal_due(Instant::now(), deadline) } else { deadline };
+        let held = Arc::new(Self {
+            client,
+            key,
+            address,
+            token,
+            chain,
+            terms,
+            shared: Mutex::new(shared),
+        });
+        let first = if lifted && (!terms.renewal || chain.is_handed_on()) {
+            lift_due(now, deadline)
+        } else if terms.renewal {
+            renewal_due(now, deadline)
+        } else {
+            deadline
+        };
         held.schedule(first);
         held
     }
 
     pub(crate) fn name(&self) -> &Name {
-        &self.name
+        self.address.name()
     }
 
     /// Whether what is due next is a renewal that may as well be sent a little earlier.
@@ -267,6 +298,7 @@ impl Held {
             Ok(Renewed::Kept { since }) => {
                 let deadline = self.with(|shared, now| {
                     shared.state.renewed(since, ttl, now);
+                    shared.is_short &= ttl < self.terms.ttl;
                     shared.seat.is_some().then(|| shared.state.deadline())
                 });
                 if let Some(deadline) = deadline {
@@ -289,7 +321,7 @@ impl Held {
             shared.due = None;
             shared.state.check(now).ok()?;
             let deadline = shared.state.deadline();
-            if !self.terms.renewal || shared.state.ends_by_hold() {
+            if !(self.terms.renewal || shared.is_short) || shared.state.ends_by_hold() {
                 return Some(Err(deadline));
             }
             Some(Ok(renewal_patience(now, deadline)))
@@ -298,7 +330,7 @@ impl Held {
             None => OnDue::Forget,
             Some(Err(deadline)) => OnDue::LookAgain(deadline),
             Some(Ok(until)) => {
-                OnDue::Renew(Renewal::new(self.name.clone(), self.token, self.terms.ttl, until))
+                OnDue::Renew(Renewal::new(self.name().clone(), self.token, self.terms.ttl, until))
             }
         }
     }
@@ -313,7 +345,7 @@ impl Held {
                 // Once for each doubt, not for each try.
                 if was_sure {
                     tracing::warn!(
-                        target: "lock_core", key = self.key.label(), fence = %self.fence, %error,
+                        target: "lock_core", key = self.key.label(), fence = %self.fence(), %error,
                         "lock not renewed; trying again until its deadline"
                     );
                 }
@@ -325,8 +357,10 @@ impl Held {
             let deadline = shared.state.deadline();
             Some(if failed {
                 retry_due(now, deadline, jitter).min(deadline)
-            } else {
+            } else if self.terms.renewal {
                 renewal_due(now, deadline)
+            } else {
+                deadline
             })
         });
         if let Some(next) = next {
@@ -350,30 +384,55 @@ impl Held {
     }
 
     /// Ends the lease for its guard. From here on no renewal is sent, and late answers move nothing.
-    /// Gives what is needed to free the key; `None` if that was asked before.
-    pub(crate) fn begin_release(&self) -> Option<Job> {
-        let (first, was_lost, seat, active, due, granted, deadline) = self.with(|shared, now| {
-            let was_lost = shared.state.check(now).err();
+    pub(crate) fn end(&self) -> Ended {
+        let (first, lost, seat, active, due, state, now) = self.with(|shared, now| {
+            let lost = shared.state.check(now).err();
             let first = shared.state.begin_release();
-            let (granted, deadline) = (shared.state.granted_at(), shared.state.deadline());
-            let Shared { seat, active, due, .. } = shared;
-            (first, was_lost, seat.take(), active.take(), due.take(), granted, deadline)
+            let Shared { state, seat, active, due, .. } = shared;
+            (first, lost, seat.take(), active.take(), due.take(), state.clone(), now)
         });
         if let Some(due) = due {
             self.client.renewer.forget(due);
         }
         if !first {
-            return None;
+            return Ended::Before;
         }
-        // In the books before it is no longer counted as held, or a drain would see neither.
+        // Counted as held until somebody else counts: the next holder, who waits, or the janitor.
+        let _active = active;
+        let seat = match seat {
+            Some(seat) if lost.is_none() && self.terms.min_hold.is_none() => {
+                let lease = Handed {
+                    token: self.token,
+                    chain: self.chain,
+                    deadline: state.confirmed_until(),
+                    label: self.key.label(),
+                };
+                match seat.hand_on(lease, now) {
+                    Ok(()) => return Ended::HandedOn,
+                    Err(seat) => Some(seat),
+                }
+            }
+            seat => seat,
+        };
         self.client.janitor.open();
-        drop(active);
         if let Some(seat) = &seat {
             seat.set(Situation::Releasing);
         }
-        let hold_until = self.terms.min_hold.map(|least| granted.saturating_add(least));
-        let release = Release::new(self.name.clone(), self.token, hold_until);
-        Some(Job::of_lease(release, seat, self.key.label(), self.terms.ttl, deadline, was_lost))
+        let hold_until = self.terms.min_hold.map(|least| state.granted_at().saturating_add(least));
+        let release = Release::new(self.name().clone(), self.token, hold_until);
+        let ttl = self.chain.longest_ttl();
+        Ended::GivenBack(Job::of_lease(
+            release,
+            seat,
+            self.key.label(),
+            ttl,
+            state.deadline(),
+            lost,
+        ))
+    }
+
+    fn fence(&self) -> FencingToken {
+        self.chain.fence(self.terms.fencing)
     }
 
     fn with_seat(&self, act: impl FnOnce(&Seat)) {
@@ -395,7 +454,7 @@ impl Held {
         drop(shared);
         if seat.is_some() {
             tracing::warn!(
-                target: "lock_core", key = self.key.label(), fence = %self.fence, %reason, "lock lost"
+                target: "lock_core", key = self.key.label(), fence = %self.fence(), %reason, "lock lost"
             );
         }
         drop(seat);

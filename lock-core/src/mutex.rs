@@ -79,6 +79,18 @@ impl Mutex {
         self.with_options(LockOptions::new().with_min_hold(min_hold))
     }
 
+    /// Numbers each grant with a [`FencingToken`](crate::FencingToken).
+    #[must_use]
+    pub fn with_fencing(self) -> Self {
+        self.with_options(LockOptions::new().with_fencing())
+    }
+
+    /// Does without the number of the grant; what that gives and costs: [`LockOptions::without_fencing`].
+    #[must_use]
+    pub fn without_fencing(self) -> Self {
+        self.with_options(LockOptions::new().without_fencing())
+    }
+
     /// Takes the lock, waiting for another holder up to `wait`.
     ///
     /// Under contention tasks of one process are served in the order in which they came, and one of

@@ -4,12 +4,14 @@
 //! effect, or until nothing of it can be left in the store.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Notify;
 
 use crate::client::Inner;
@@ -22,7 +24,7 @@ use crate::time::{Instant, sleep_until};
 #[derive(Debug)]
 pub(crate) struct Job {
     release: Release,
-    /// Given back after the first attempt, so that this process claims the key only behind it.
+    /// Given back when the first attempt is under way, so that this process claims the key only behind it.
     seat: Option<Seat>,
     /// For logs.
     label: &'static str,
@@ -238,11 +240,20 @@ impl Work<'_> {
             return Attempt::Failed(Error::of(ErrorKind::Unknown));
         };
         job.attempts = job.attempts.saturating_add(1);
-        let answer = store.release(&job.release).await;
+        let answer = {
+            let mut release = store.release(&job.release);
+            // The first poll hands the command over. What this process sends for the key from then on comes behind it,
+            // so the next in line need not wait for the answer: its claim may go in the same write.
+            let first = poll_fn(|cx| Poll::Ready(release.poll_unpin(cx))).await;
+            drop(job.seat.take());
+            match first {
+                Poll::Ready(answer) => answer,
+                Poll::Pending => release.await,
+            }
+        };
         if answer.as_ref().is_err_and(Error::is_unknown) {
             job.unanswered = job.unanswered.saturating_add(1);
         }
-        drop(job.seat.take());
         match answer {
             Ok(Freed { outcome, again_at: None }) => {
                 let ending = job.ending(outcome);

@@ -91,13 +91,22 @@ pub struct Claim {
     pub ttl: Duration,
     /// In which way.
     pub mode: Mode,
+    /// Whether the grant shall have a number.
+    pub fencing: bool,
 }
 
 impl Claim {
     /// A claim to hold `name` alone.
     #[must_use]
     pub fn exclusive(name: Name, token: Token, ttl: Duration) -> Self {
-        Self { name, token, ttl, mode: Mode::Exclusive }
+        Self { name, token, ttl, mode: Mode::Exclusive, fencing: true }
+    }
+
+    /// The same claim for a grant that needs no number.
+    #[must_use]
+    pub fn without_fencing(mut self) -> Self {
+        self.fencing = false;
+        self
     }
 }
 
