@@ -3,13 +3,16 @@
 //! The record of the acquisition ([`Pending`]) exists *before* the first command is sent. Whatever
 //! happens to the future after that, dropping the record hands the token to the janitor.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::OwnedMutexGuard;
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use crate::bound::LeaseBound;
 use crate::client::{Active, Inner};
@@ -23,7 +26,7 @@ use crate::options::{LockOptions, Terms, Wait};
 use crate::registry::{Address, Handed, Seat, Situation, Turn, Wants};
 use crate::scope::{self, Node, Scoped};
 use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
-use crate::time::{Instant, sleep_until_some, timeout_at};
+use crate::time::{Deadline, Instant, timeout_at};
 use crate::token::Token;
 
 /// A wait that is shorter than this is stretched to it: a round trip needs some time, too.
@@ -34,49 +37,70 @@ const GRACE: Duration = Duration::from_millis(50);
 const BEHIND_OWN_CLAIM: Duration = Duration::from_millis(500);
 
 /// A wish that passed all checks that need no I/O.
-struct Wish {
-    client: Arc<Inner>,
-    key: Key,
-    address: Address,
-    terms: Terms,
-    since: Instant,
+pub(crate) struct Wish {
+    pub(crate) client: Arc<Inner>,
+    pub(crate) key: Key,
+    pub(crate) address: Address,
+    pub(crate) terms: Terms,
+}
+
+/// Takes a lock for a guard.
+///
+/// The future is copied whenever it moves, so it holds no more than it needs on the common way.
+pub(crate) async fn lock(wish: Result<Wish, Error>) -> Result<MutexGuard, Error> {
+    let wish = wish?;
+    wish.client.ensure_running()?;
+    if scope::find(wish.client.id, wish.name()).is_some() {
+        return Err(Error::of(ErrorKind::WouldDeadlock));
+    }
+    let since = Instant::now();
+    let span = tracing::debug_span!(
+        target: "lock_core", "lock.acquire",
+        key = wish.key.label(), waited = Empty, fence = Empty, outcome = Empty,
+    );
+    if span.is_disabled() {
+        drop(span);
+        return wish.acquire(since).await;
+    }
+    Box::pin(wish.acquire_within(span, since)).await
 }
 
 impl Wish {
-    fn new(
+    pub(crate) fn new(
         client: Arc<Inner>,
         key: Result<Key, Error>,
         options: LockOptions,
     ) -> Result<Self, Error> {
         let key = key?;
         let terms = options.or(client.defaults).terms()?;
-        let name = Name::new(&client.namespace, &key)?;
-        let address = client.registry.address(name);
-        client.ensure_running()?;
-        Ok(Self { client, key, address, terms, since: Instant::now() })
+        let address = client.registry.address(Name::new(&client.namespace, &key)?);
+        Ok(Self { client, key, address, terms })
+    }
+
+    /// The same wish for one who does not wait.
+    pub(crate) fn without_wait(mut self) -> Self {
+        self.terms.wait = Wait::None;
+        self
+    }
+
+    fn name(&self) -> &Name {
+        self.address.name()
     }
 
     /// When to give up; `None`: never.
-    fn until(&self) -> Option<Instant> {
+    fn until(&self, since: Instant) -> Option<Instant> {
         let wait = match self.terms.wait {
             Wait::Forever => return None,
             Wait::None => BEHIND_OWN_CLAIM,
             Wait::UpTo(wait) => wait.max(SHORTEST_WAIT),
         };
-        Some(self.since.saturating_add(wait))
+        Some(since.saturating_add(wait))
     }
 
     /// Acquires within the span `lock.acquire`, which tells how long it took and what came of it.
-    async fn acquire(self) -> Result<MutexGuard, Error> {
-        let span = tracing::debug_span!(
-            target: "lock_core", "lock.acquire",
-            key = self.key.label(), waited = Empty, fence = Empty, outcome = Empty,
-        );
-        let (key, since) = (self.key.label(), self.since);
-        let result = self.acquire_unreported().instrument(span.clone()).await;
-        if span.is_disabled() {
-            return result;
-        }
+    async fn acquire_within(self, span: Span, since: Instant) -> Result<MutexGuard, Error> {
+        let key = self.key.label();
+        let result = self.acquire(since).instrument(span.clone()).await;
         let _here = span.enter();
         let waited = Instant::now().saturating_since(since);
         span.record("waited", tracing::field::debug(waited));
@@ -95,22 +119,19 @@ impl Wish {
         result
     }
 
-    async fn acquire_unreported(self) -> Result<MutexGuard, Error> {
-        let (until, waits) = (self.until(), self.terms.wait != Wait::None);
+    async fn acquire(self, since: Instant) -> Result<MutexGuard, Error> {
+        let (until, waits) = (self.until(since), self.terms.wait != Wait::None);
         let wants = Wants { impatient: !waits, ttl: self.terms.ttl, fencing: self.terms.fencing };
+        let mut timer = pin!(Deadline::default());
         let mut active = self.client.held.enter();
         loop {
-            let seat = match self.client.registry.enter(&self.address, wants, until).await? {
+            let stand = self.client.registry.stand(&self.address, wants)?;
+            let seat = match stand.turn(until, timer.as_mut()).await? {
                 Turn::Seat(seat) => seat,
                 Turn::Lease(seat, lease, now) => return Ok(self.inherit(lease, seat, active, now)),
             };
-            let mut claim = Claim::exclusive(self.name().clone(), Token::fresh()?, self.terms.ttl);
-            if !self.terms.fencing {
-                claim = claim.without_fencing();
-            }
-            let mut pending =
-                Pending { wish: &self, claim, seat: Some(seat), active: Some(active) };
-            let grant = if waits { pending.wait(until).await? } else { pending.ask().await? };
+            let mut pending = Pending::new(&self, seat, active)?;
+            let grant = pending.ask(until, timer.as_mut()).await?;
             let now = Instant::now();
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
             if let Ok(state) = state {
@@ -142,44 +163,24 @@ impl Wish {
         seat: Seat,
         active: Active,
     ) -> MutexGuard {
-        let Self { client, key, address, terms, .. } = self;
-        let number = if terms.fencing { grant.fence } else { 0 };
-        let chain = Chain::new(number, state.granted_at(), terms.ttl);
-        let is_short = grant.ttl < terms.ttl;
-        MutexGuard::new(Lease(Held::keep(Granted {
-            client,
-            key,
-            address,
-            token,
-            chain,
-            terms,
-            state,
-            is_short,
-            seat,
-            active,
-        })))
+        let number = if self.terms.fencing { grant.fence } else { 0 };
+        let chain = Chain::new(number, state.granted_at(), self.terms.ttl);
+        let is_short = grant.ttl < self.terms.ttl;
+        MutexGuard::new(self.keep(Granted { token, chain, state, is_short, seat, active }))
     }
 
     /// Enters a lease that its holder in this process handed on `now`.
     fn inherit(self, lease: Handed, seat: Seat, active: Active, now: Instant) -> MutexGuard {
-        let Self { client, key, address, terms, .. } = self;
         let Handed { token, chain, deadline, .. } = lease;
-        MutexGuard::new(Lease(Held::keep(Granted {
-            client,
-            key,
-            address,
-            token,
-            chain: chain.next(terms.ttl),
-            terms,
-            state: LeaseState::handed_on(deadline, terms.max_hold, now),
-            is_short: is_short(now, deadline, terms.ttl),
-            seat,
-            active,
-        })))
+        let chain = chain.next(self.terms.ttl);
+        let state = LeaseState::handed_on(deadline, self.terms.max_hold, now);
+        let is_short = is_short(now, deadline, self.terms.ttl);
+        MutexGuard::new(self.keep(Granted { token, chain, state, is_short, seat, active }))
     }
 
-    fn name(&self) -> &Name {
-        self.address.name()
+    fn keep(self, granted: Granted) -> Lease {
+        let Self { client, key, address, terms } = self;
+        Lease(Held::keep(client, key, address, terms, granted))
     }
 }
 
@@ -192,32 +193,51 @@ struct Pending<'a> {
     active: Option<Active>,
 }
 
-impl Pending<'_> {
-    async fn ask(&mut self) -> Result<Grant, Error> {
-        let answer = self.wish.client.store.try_acquire(&self.claim).await;
-        self.settle(answer)
+impl<'a> Pending<'a> {
+    fn new(wish: &'a Wish, seat: Seat, active: Active) -> Result<Self, Error> {
+        let mut claim = Claim::exclusive(wish.name().clone(), Token::fresh()?, wish.terms.ttl);
+        if !wish.terms.fencing {
+            claim = claim.without_fencing();
+        }
+        Ok(Self { wish, claim, seat: Some(seat), active: Some(active) })
     }
 
-    async fn wait(&mut self, until: Option<Instant>) -> Result<Grant, Error> {
-        let seat = self.seat.as_ref();
+    /// Asks the store; until a little after `until`, or until the client drains, if it is a wish that waits.
+    async fn ask(
+        &mut self,
+        until: Option<Instant>,
+        mut timer: Pin<&mut Deadline>,
+    ) -> Result<Grant, Error> {
+        let (store, seat) = (&self.wish.client.store, self.seat.as_ref());
         let report = |progress| {
             if let Some(seat) = seat {
                 seat.report(progress);
             }
         };
         let waiting = Waiting::new(until, &report);
-        let client = &self.wish.client;
+        let waits = self.wish.terms.wait != Wait::None;
         let last_word = until.map(|until| until.saturating_add(GRACE));
-        let answer = tokio::select! {
-            biased;
-            answer = client.store.acquire(&self.claim, &waiting) => answer,
-            () = client.registry.drained() => Err(Refusal::unsettled(Error::of(ErrorKind::Draining))),
-            () = sleep_until_some(last_word) => Err(Refusal::unsettled(Error::of(ErrorKind::Unknown))),
+        let answer = {
+            let mut call = if waits {
+                store.acquire(&self.claim, &waiting)
+            } else {
+                store.try_acquire(&self.claim)
+            };
+            poll_fn(|cx| {
+                if let Poll::Ready(answer) = call.poll_unpin(cx) {
+                    return Poll::Ready(answer);
+                }
+                if !waits {
+                    return Poll::Pending;
+                }
+                if seat.is_some_and(|seat| seat.is_drained(cx)) {
+                    return Poll::Ready(Err(Refusal::unsettled(Error::of(ErrorKind::Draining))));
+                }
+                ready!(timer.as_mut().poll_at(last_word, cx));
+                Poll::Ready(Err(Refusal::unsettled(Error::of(ErrorKind::Unknown))))
+            })
+            .await
         };
-        self.settle(answer)
-    }
-
-    fn settle(&mut self, answer: Result<Grant, Refusal>) -> Result<Grant, Error> {
         answer.map_err(|refusal| {
             if refusal.settled {
                 self.seat = None;
@@ -249,19 +269,6 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Takes a lock for a guard.
-pub(crate) async fn lock(
-    client: Arc<Inner>,
-    key: Result<Key, Error>,
-    options: LockOptions,
-) -> Result<MutexGuard, Error> {
-    let wish = Wish::new(client, key, options)?;
-    if scope::find(wish.client.id, wish.name()).is_some() {
-        return Err(Error::of(ErrorKind::WouldDeadlock));
-    }
-    wish.acquire().await
-}
-
 /// A lock entered by `run` or the macro: taken, or shared with the task's outer holder.
 #[derive(Debug)]
 pub struct Entered {
@@ -279,20 +286,17 @@ enum How {
 }
 
 impl Entered {
-    pub(crate) async fn enter(
-        client: Arc<Inner>,
-        key: Result<Key, Error>,
-        options: LockOptions,
-    ) -> Result<Self, Error> {
-        let wish = Wish::new(client, key, options)?;
+    pub(crate) async fn enter(wish: Result<Wish, Error>) -> Result<Self, Error> {
+        let wish = wish?;
         let Some(outer) = scope::find(wish.client.id, wish.name()) else {
-            let guard = wish.acquire().await?;
+            let guard = lock(Ok(wish)).await?;
             return Ok(Self { node: Node::of(guard.lease()), how: How::Own(guard) });
         };
         let lease = outer.lease().clone();
+        wish.client.ensure_running()?;
         lease.0.observe().map_err(Error::lost)?;
         let busy = || Error::busy(lease.remaining());
-        let turn = match wish.until() {
+        let turn = match wish.until(Instant::now()) {
             _ if wish.terms.wait == Wait::None => {
                 outer.child().try_lock_owned().map_err(|_| busy())?
             }

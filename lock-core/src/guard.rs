@@ -32,6 +32,8 @@ pub struct MutexGuard {
     lease: Lease,
     /// Shared by all futures that are bound to it, so that what they nest takes turns.
     child: OnceLock<ChildSlot>,
+    /// Whether a release has begun.
+    ended: bool,
 }
 
 /// What an awaited release found.
@@ -50,7 +52,7 @@ pub enum Released {
 
 impl MutexGuard {
     pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease, child: OnceLock::new() }
+        Self { lease, child: OnceLock::new(), ended: false }
     }
 
     /// A handle that watches this lock.
@@ -71,34 +73,32 @@ impl MutexGuard {
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the
     /// store did not answer two tries. What was done under the lock stays done.
-    pub async fn release(self) -> Result<Released, Error> {
-        let client = Arc::clone(&self.lease.0.client);
-        let held = self.lease.0.held_for();
-        let label = self.lease.0.key.label();
-        let job = match self.lease.0.end() {
-            Ended::GivenBack(job) => job,
+    pub async fn release(mut self) -> Result<Released, Error> {
+        let ended = self.lease.0.end();
+        // The guard's own drop has nothing to do, now or when the future is dropped.
+        self.ended = true;
+        let key = self.lease.key().label();
+        let (job, held) = match ended {
+            Ended::GivenBack(job, held) => (job, held),
             // To the next holder of this process, while it was good.
-            Ended::HandedOn => {
-                let released = Released::InTime;
-                tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock handed on");
-                return Ok(released);
+            Ended::HandedOn(held) => {
+                tracing::debug!(target: "lock_core", key, ?held, "lock handed on");
+                return Ok(Released::InTime);
             }
             // Only the guard ends a lease, and it is here.
             Ended::Before => return Ok(Released::InTime),
         };
-        // Now the job owns the release: the guard's own drop finds that it was begun.
-        drop(self);
-        let ending = Arc::clone(&client.janitor).finish(job, &client).await?;
-        let released = match ending {
+        let client = &self.lease.0.client;
+        let released = match client.janitor.finish(job, client).await? {
             Ending::Freed => Released::InTime,
             Ending::Expired => Released::Expired,
             Ending::TakenByOther => Released::TakenByOther,
         };
         if released == Released::InTime {
-            tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock released");
+            tracing::debug!(target: "lock_core", key, ?held, ?released, "lock released");
         } else {
             tracing::warn!(
-                target: "lock_core", key = label, ?held, ?released,
+                target: "lock_core", key, ?held, ?released,
                 "the lease was over before the lock was released"
             );
         }
@@ -148,8 +148,11 @@ impl Deref for MutexGuard {
 
 impl Drop for MutexGuard {
     fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
         let held = &self.lease.0;
-        if let Ended::GivenBack(job) = held.end() {
+        if let Ended::GivenBack(job, _) = held.end() {
             held.client.janitor.push(job);
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            let mut shared = self.lease.0.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shared = self.lease.0.lock();
             if let Some(index) = shared.watchers.iter().position(|(p, _)| *p == place) {
                 shared.watchers.swap_remove(index);
             }
@@ -103,10 +103,10 @@ struct Shared {
 pub(crate) enum Ended {
     /// It was ended before.
     Before,
-    /// The next holder of this process has it.
-    HandedOn,
-    /// It goes back to the store.
-    GivenBack(Job),
+    /// The next holder of this process has it; it was held this long.
+    HandedOn(Duration),
+    /// It goes back to the store; it was held this long.
+    GivenBack(Job, Duration),
 }
 
 /// What the renewer shall do with a lease whose time has come.
@@ -207,14 +207,10 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// What a lease is made of.
+/// What the holder of a lease got.
 pub(crate) struct Granted {
-    pub(crate) client: Arc<Inner>,
-    pub(crate) key: Key,
-    pub(crate) address: Address,
     pub(crate) token: Token,
     pub(crate) chain: Chain,
-    pub(crate) terms: Terms,
     pub(crate) state: LeaseState,
     /// Whether noticeably less than the ttl of the terms is left.
     pub(crate) is_short: bool,
@@ -224,11 +220,19 @@ pub(crate) struct Granted {
 
 impl Held {
     /// Starts to keep a lease that was granted, by the store or by its holder before.
-    pub(crate) fn keep(granted: Granted) -> Arc<Self> {
-        let Granted { client, key, address, token, chain, terms, state, is_short, seat, active } =
-            granted;
+    pub(crate) fn keep(
+        client: Arc<Inner>,
+        key: Key,
+        address: Address,
+        terms: Terms,
+        granted: Granted,
+    ) -> Arc<Self> {
+        let Granted { token, chain, state, is_short, seat, active } = granted;
         let deadline = state.deadline();
-        seat.set(Situation::Held(deadline));
+        // One to whom the lease was handed is known to hold it, until `max_hold` at most.
+        if !chain.is_handed_on() || terms.max_hold.is_some() {
+            seat.set(Situation::Held(deadline));
+        }
         let lifted = is_short && !state.ends_by_hold();
         let now = state.granted_at();
         let shared = Shared {
@@ -372,12 +376,10 @@ impl Held {
     pub(crate) fn schedule(self: &Arc<Self>, at: Instant) {
         let due = self.client.renewer.schedule(Arc::downgrade(self), at);
         // A release that came in between has nothing to take back, so it is done here.
-        let stale = self.with(|shared, now| {
-            if shared.state.check(now) == Err(LostReason::Released) {
-                return Some(due);
-            }
-            shared.due.replace(due)
-        });
+        let stale = {
+            let mut shared = self.lock();
+            if shared.state.is_released() { Some(due) } else { shared.due.replace(due) }
+        };
         if let Some(stale) = stale {
             self.client.renewer.forget(stale);
         }
@@ -397,6 +399,7 @@ impl Held {
         if !first {
             return Ended::Before;
         }
+        let held = now.saturating_since(state.granted_at());
         // Counted as held until somebody else counts: the next holder, who waits, or the janitor.
         let _active = active;
         let seat = match seat {
@@ -408,7 +411,7 @@ impl Held {
                     label: self.key.label(),
                 };
                 match seat.hand_on(lease, now) {
-                    Ok(()) => return Ended::HandedOn,
+                    Ok(()) => return Ended::HandedOn(held),
                     Err(seat) => Some(seat),
                 }
             }
@@ -420,23 +423,20 @@ impl Held {
         }
         let hold_until = self.terms.min_hold.map(|least| state.granted_at().saturating_add(least));
         let release = Release::new(self.name().clone(), self.token, hold_until);
-        let ttl = self.chain.longest_ttl();
-        Ended::GivenBack(Job::of_lease(
-            release,
-            seat,
-            self.key.label(),
-            ttl,
-            state.deadline(),
-            lost,
-        ))
+        let (label, ttl) = (self.key.label(), self.chain.longest_ttl());
+        Ended::GivenBack(Job::of_lease(release, seat, label, ttl, state.deadline(), lost), held)
     }
 
     fn fence(&self) -> FencingToken {
         self.chain.fence(self.terms.fencing)
     }
 
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn with_seat(&self, act: impl FnOnce(&Seat)) {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.lock();
         if let Some(seat) = &shared.seat {
             act(seat);
         }
@@ -445,7 +445,7 @@ impl Held {
     /// Runs `act` on the shared record. If the lease ends in it, tells the watchers and gives the seat back.
     fn with<R>(&self, act: impl FnOnce(&mut Shared, Instant) -> R) -> R {
         let now = Instant::now();
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.lock();
         let result = act(&mut shared, now);
         let Err(reason) = shared.state.check(now) else { return result };
         let watchers = std::mem::take(&mut shared.watchers);

@@ -6,13 +6,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{self, Entered};
+use crate::acquire::{self, Entered, Wish};
 use crate::client::Inner;
 use crate::error::Error;
 use crate::guard::MutexGuard;
 use crate::held::Lease;
 use crate::key::Key;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Terms};
+use crate::registry::Address;
+use crate::store::Name;
 
 /// A lock on one key, held by one owner at a time across all processes that share the store and namespace.
 ///
@@ -21,20 +23,34 @@ use crate::options::LockOptions;
 #[derive(Clone)]
 pub struct Mutex {
     client: Arc<Inner>,
-    key: Result<Key, Error>,
+    key: Result<(Key, Address), Error>,
     options: LockOptions,
+    /// What results from the options and the client's defaults.
+    terms: Result<Terms, Error>,
 }
 
 impl Mutex {
     pub(crate) fn new(client: Arc<Inner>, key: Result<Key, Error>) -> Self {
-        Self { client, key, options: LockOptions::new() }
+        let key = key.and_then(|key| {
+            let name = Name::new(&client.namespace, &key)?;
+            Ok((key, client.registry.address(name)))
+        });
+        let options = LockOptions::new();
+        let terms = client.defaults.terms().map_err(Error::from);
+        Self { client, key, options, terms }
     }
 
     /// Overrides the client's defaults; what `options` do not set stays as it is.
     #[must_use]
     pub fn with_options(mut self, options: LockOptions) -> Self {
         self.options = options.or(self.options);
+        self.terms = self.options.or(self.client.defaults).terms().map_err(Error::from);
         self
+    }
+
+    fn wish(&self) -> Result<Wish, Error> {
+        let (key, address) = self.key.clone()?;
+        Ok(Wish { client: Arc::clone(&self.client), key, address, terms: self.terms.clone()? })
     }
 
     /// Sets how long the store keeps the lock without a renewal.
@@ -123,8 +139,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn lock(&self) -> impl Future<Output = Result<MutexGuard, Error>> + Send + use<> {
-        let Self { client, key, options } = self.clone();
-        async move { acquire::lock(client, key, options).await }
+        acquire::lock(self.wish())
     }
 
     /// Takes the lock if it is free: one round trip, and none if this process has it.
@@ -142,9 +157,9 @@ impl Mutex {
     pub fn try_lock(
         &self,
     ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + use<> {
-        let Self { client, key, options } = self.clone();
+        let wish = self.wish().map(Wish::without_wait);
         async move {
-            match acquire::lock(client, key, options.without_wait()).await {
+            match acquire::lock(wish).await {
                 Ok(guard) => Ok(Some(guard)),
                 Err(error) if error.is_busy() => Ok(None),
                 Err(error) if error.kind() == crate::ErrorKind::WouldDeadlock => Ok(None),
@@ -190,8 +205,7 @@ impl Mutex {
         F: FnOnce(Lease) -> Fut,
         Fut: Future,
     {
-        let Self { client, key, options } = self.clone();
-        let entered = Box::pin(Entered::enter(client, key, options)).await?;
+        let entered = Entered::enter(self.wish()).await?;
         let output = {
             // The body, with what it captured, is gone before the release.
             let body = pin!(entered.bound(body(entered.lease())));
@@ -221,7 +235,7 @@ impl Mutex {
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex")
-            .field("key", &self.key)
+            .field("key", &self.key.as_ref().map(|(key, _)| key))
             .field("options", &self.options)
             .finish_non_exhaustive()
     }

@@ -105,6 +105,26 @@ pin_project! {
 }
 
 impl Deadline {
+    /// Ready when `until` has passed; never without one.
+    pub(crate) fn poll_at(
+        mut self: Pin<&mut Self>,
+        until: Option<Instant>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let Some(until) = until else { return Poll::Pending };
+        loop {
+            // A timer that was set for an earlier time is looked at first: whoever polls often reads no clock.
+            let left = match self.timer {
+                Some(_) => Duration::ZERO,
+                None => until.remaining(),
+            };
+            if self.timer.is_none() && left.is_zero() {
+                return Poll::Ready(());
+            }
+            ready!(self.as_mut().poll_until(left, cx));
+        }
+    }
+
     /// Ready when the time is over: `left` from now, if the timer was not set before.
     pub(crate) fn poll_until(
         self: Pin<&mut Self>,

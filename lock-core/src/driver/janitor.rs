@@ -170,8 +170,8 @@ impl Janitor {
     }
 
     /// Releases in the caller's task, at most twice; then, and if the future is dropped, the janitor takes over.
-    pub(crate) async fn finish(self: Arc<Self>, job: Job, client: &Inner) -> Result<Ending, Error> {
-        let mut work = Work { janitor: &self, job: Some(job) };
+    pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Ending, Error> {
+        let mut work = Work { janitor: self, job: Some(job) };
         client.ensure_running()?;
         let mut last = Error::of(ErrorKind::Unknown);
         for _ in 0..AWAITED_ATTEMPTS {

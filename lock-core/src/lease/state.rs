@@ -86,6 +86,11 @@ impl LeaseState {
         first
     }
 
+    /// Whether the guard has gone.
+    pub(crate) fn is_released(&self) -> bool {
+        self.phase == Phase::Released
+    }
+
     /// What is left of the lease, or why it is over.
     pub(crate) fn check(&mut self, now: Instant) -> Result<Duration, LostReason> {
         match self.phase {

@@ -35,6 +35,8 @@ struct State {
     call: Option<Call>,
     /// What those were told who are impatient and have not heard it yet.
     told: Vec<(u64, Situation)>,
+    /// What wakes the one on the seat while it waits for the store.
+    claimant: Option<Waker>,
 }
 
 /// What the first in line is given.
@@ -79,6 +81,7 @@ impl Line {
             queue: Queue::default(),
             call: None,
             told: Vec::new(),
+            claimant: None,
         };
         let line = Arc::new(Self { registry, address, state: Mutex::new(state) });
         (Arc::clone(&line), Seat { line, live: true })
@@ -95,9 +98,12 @@ impl Line {
         Ok(Waiter { line: Arc::clone(self), place, wants, stands: true })
     }
 
-    /// What wakes those who wait.
+    /// What wakes those who wait in the line or before it.
     pub(super) fn wakers(&self) -> Vec<Waker> {
-        self.lock().queue.wakers()
+        let mut state = self.lock();
+        let mut wakers = state.queue.wakers();
+        wakers.extend(state.claimant.take());
+        wakers
     }
 
     /// Whether certainly nobody waited a moment ago.
@@ -126,6 +132,10 @@ impl State {
 
     /// Notes what is going on; gives what wakes those who wait for nothing more than that.
     fn set(&mut self, situation: Situation) -> Vec<(u64, Option<Waker>)> {
+        if !matches!(situation, Situation::Busy(_) | Situation::Failed(_)) {
+            // It does not wait for the store any more.
+            self.claimant = None;
+        }
         let old = std::mem::replace(&mut self.situation, situation);
         if old.is_answer() && !self.situation.is_answer() {
             self.before = Some((old, Instant::now()));
@@ -161,6 +171,19 @@ impl Seat {
 
     pub(super) fn janitor(&self) -> &Arc<Janitor> {
         &self.line.registry.janitor
+    }
+
+    /// Whether the client drains; if not yet, the task of `cx` is woken when it does.
+    pub(crate) fn is_drained(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.line.lock();
+        let drained = self.line.registry.is_draining();
+        if !drained {
+            match &mut state.claimant {
+                Some(set) => set.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+        }
+        drained
     }
 
     /// Tells those who stand behind what is going on.
@@ -249,7 +272,7 @@ impl Drop for Seat {
 }
 
 /// One who stands in line. Whatever it was given and has not taken goes on when it is dropped.
-pub(super) struct Waiter {
+pub(crate) struct Waiter {
     line: Arc<Line>,
     place: u64,
     wants: Wants,

@@ -12,16 +12,14 @@ mod queue;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 pub(crate) use self::handed::Handed;
-use self::line::Line;
+use self::line::{Line, Waiter};
 pub(crate) use self::line::{Seat, Turn, Wants};
 use crate::driver::Janitor;
 use crate::error::{Error, ErrorKind};
@@ -37,7 +35,6 @@ pub(crate) struct Registry {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     draining: AtomicBool,
-    drained: Notify,
     /// Takes leases that were handed to one who was gone.
     janitor: Arc<Janitor>,
 }
@@ -66,6 +63,34 @@ pub(crate) enum Situation {
     Releasing,
 }
 
+/// Where one stands who wants a key.
+pub(crate) enum Stand {
+    Seated(Seat),
+    InLine(Waiter),
+}
+
+impl Stand {
+    /// The seat, or the lease from the holder before. Waits in line until `until`, for ever if `None`.
+    pub(crate) async fn turn(
+        self,
+        until: Option<Instant>,
+        mut timer: Pin<&mut Deadline>,
+    ) -> Result<Turn, NoSeat> {
+        let mut waiter = match self {
+            Self::Seated(seat) => return Ok(Turn::Seat(seat)),
+            Self::InLine(waiter) => waiter,
+        };
+        poll_fn(|cx| {
+            if let Poll::Ready(turn) = waiter.poll(until, cx) {
+                return Poll::Ready(turn);
+            }
+            ready!(timer.as_mut().poll_at(until, cx));
+            Poll::Ready(Err(waiter.give_up()))
+        })
+        .await
+    }
+}
+
 /// Why there is no seat.
 #[derive(Debug)]
 pub(crate) enum NoSeat {
@@ -80,7 +105,6 @@ impl Registry {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             draining: AtomicBool::new(false),
-            drained: Notify::new(),
             janitor,
         }
     }
@@ -91,46 +115,26 @@ impl Registry {
         Address { name, hash }
     }
 
-    /// Takes the seat, or the lease from the holder before, waiting in line until `until`, for ever if `None`.
+    /// Joins the line for a key.
     ///
     /// One who is impatient waits only while the task on the seat has not achieved anything yet: what it finds out
     /// about the lock is true for the caller as well.
-    pub(crate) async fn enter(
+    pub(crate) fn stand(
         self: &Arc<Self>,
         address: &Address,
         wants: Wants,
-        until: Option<Instant>,
-    ) -> Result<Turn, NoSeat> {
-        let mut waiter = {
-            let mut shard = self.shard(address);
-            // Read under the shard's lock: `drain` sets it before it looks at the shards.
-            if self.is_draining() {
-                return Err(NoSeat::Draining);
-            }
-            match shard.get(address) {
-                Some(line) => line.join(wants)?,
-                None => {
-                    let (line, seat) = Line::begin(Arc::clone(self), address.clone());
-                    shard.insert(address.clone(), line);
-                    return Ok(Turn::Seat(seat));
-                }
-            }
-        };
-        let mut timer = pin!(Deadline::default());
-        poll_fn(|cx| {
-            if let Poll::Ready(turn) = waiter.poll(until, cx) {
-                return Poll::Ready(turn);
-            }
-            let Some(until) = until else { return Poll::Pending };
-            loop {
-                let left = until.remaining();
-                if left.is_zero() {
-                    return Poll::Ready(Err(waiter.give_up()));
-                }
-                ready!(timer.as_mut().poll_until(left, cx));
-            }
-        })
-        .await
+    ) -> Result<Stand, NoSeat> {
+        let mut shard = self.shard(address);
+        // Read under the shard's lock: `drain` sets it before it looks at the shards.
+        if self.is_draining() {
+            return Err(NoSeat::Draining);
+        }
+        if let Some(line) = shard.get(address) {
+            return Ok(Stand::InLine(line.join(wants)?));
+        }
+        let (line, seat) = Line::begin(Arc::clone(self), address.clone());
+        shard.insert(address.clone(), line);
+        Ok(Stand::Seated(seat))
     }
 
     /// Refuses all who wait, and all who come.
@@ -141,18 +145,6 @@ impl Registry {
             for waker in lines.iter().flat_map(|line| line.wakers()) {
                 waker.wake();
             }
-        }
-        self.drained.notify_waiters();
-    }
-
-    /// Waits until the registry is drained.
-    pub(crate) async fn drained(&self) {
-        loop {
-            let drained = self.drained.notified();
-            if self.is_draining() {
-                return;
-            }
-            drained.await;
         }
     }
 
@@ -257,6 +249,8 @@ impl From<Situation> for Error {
 mod tests {
     use std::time::Duration;
 
+    use std::pin::pin;
+
     use super::line::RECENTLY;
     use super::*;
     use crate::Key;
@@ -273,7 +267,8 @@ mod tests {
         wants: Wants,
         until: Option<Instant>,
     ) -> Result<Seat, NoSeat> {
-        match registry.enter(&key(registry), wants, until).await? {
+        let stand = registry.stand(&key(registry), wants)?;
+        match stand.turn(until, pin!(Deadline::default())).await? {
             Turn::Seat(seat) => Ok(seat),
             Turn::Lease(..) => panic!("nobody has a lease"),
         }
