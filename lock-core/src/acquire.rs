@@ -23,8 +23,8 @@ use crate::held::{Granted, Held, Lease};
 use crate::key::Key;
 use crate::lease::{Chain, LeaseState, is_short};
 use crate::options::{LockOptions, Terms, Wait};
-use crate::registry::{Address, Handed, Seat, Situation, Turn, Wants};
-use crate::scope::{self, Node, Scoped};
+use crate::registry::{Address, Handed, Seat, Situation, Stand, Turn, Wants};
+use crate::scope::{self, Holds, Scoped};
 use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
 use crate::time::{Deadline, Instant, timeout_at};
 use crate::token::Token;
@@ -46,23 +46,18 @@ pub(crate) struct Wish {
 
 /// Takes a lock for a guard.
 ///
-/// The future is copied whenever it moves, so it holds no more than it needs on the common way.
-pub(crate) async fn lock(wish: Result<Wish, Error>) -> Result<MutexGuard, Error> {
-    let wish = wish?;
-    wish.client.ensure_running()?;
-    if scope::find(wish.client.id, wish.name()).is_some() {
-        return Err(Error::of(ErrorKind::WouldDeadlock));
+/// A future is copied whenever it moves: this one keeps the wish where it is, and holds no more than the common way needs.
+pub(crate) fn lock(
+    wish: Result<Wish, Error>,
+) -> impl Future<Output = Result<MutexGuard, Error>> + Send + use<> {
+    async move {
+        let granted = match &wish {
+            Ok(wish) => wish.ask_for_lease().await?,
+            Err(error) => return Err(error.clone()),
+        };
+        let Wish { client, key, address, terms } = wish?;
+        Ok(MutexGuard::new(Lease(Held::keep(client, key, address, terms, granted))))
     }
-    let since = Instant::now();
-    let span = tracing::debug_span!(
-        target: "lock_core", "lock.acquire",
-        key = wish.key.label(), waited = Empty, fence = Empty, outcome = Empty,
-    );
-    if span.is_disabled() {
-        drop(span);
-        return wish.acquire(since).await;
-    }
-    Box::pin(wish.acquire_within(span, since)).await
 }
 
 impl Wish {
@@ -97,16 +92,32 @@ impl Wish {
         Some(since.saturating_add(wait))
     }
 
+    async fn ask_for_lease(&self) -> Result<Granted, Error> {
+        self.client.ensure_running()?;
+        if scope::find(self.client.id, self.name()).is_some() {
+            return Err(Error::of(ErrorKind::WouldDeadlock));
+        }
+        let since = Instant::now();
+        let span = tracing::debug_span!(
+            target: "lock_core", "lock.acquire",
+            key = self.key.label(), waited = Empty, fence = Empty, outcome = Empty,
+        );
+        if span.is_disabled() {
+            drop(span);
+            return self.acquire(since).await;
+        }
+        Box::pin(self.acquire_within(span, since)).await
+    }
+
     /// Acquires within the span `lock.acquire`, which tells how long it took and what came of it.
-    async fn acquire_within(self, span: Span, since: Instant) -> Result<MutexGuard, Error> {
-        let key = self.key.label();
+    async fn acquire_within(&self, span: Span, since: Instant) -> Result<Granted, Error> {
         let result = self.acquire(since).instrument(span.clone()).await;
         let _here = span.enter();
-        let waited = Instant::now().saturating_since(since);
+        let (key, waited) = (self.key.label(), Instant::now().saturating_since(since));
         span.record("waited", tracing::field::debug(waited));
         match &result {
-            Ok(guard) => {
-                let fence = guard.fencing_token();
+            Ok(granted) => {
+                let fence = granted.chain.fence(self.terms.fencing);
                 span.record("outcome", "acquired");
                 span.record("fence", fence.get());
                 tracing::debug!(target: "lock_core", key, ?waited, %fence, "lock acquired");
@@ -119,18 +130,23 @@ impl Wish {
         result
     }
 
-    async fn acquire(self, since: Instant) -> Result<MutexGuard, Error> {
+    async fn acquire(&self, since: Instant) -> Result<Granted, Error> {
         let (until, waits) = (self.until(since), self.terms.wait != Wait::None);
         let wants = Wants { impatient: !waits, ttl: self.terms.ttl, fencing: self.terms.fencing };
         let mut timer = pin!(Deadline::default());
         let mut active = self.client.held.enter();
         loop {
-            let stand = self.client.registry.stand(&self.address, wants)?;
-            let seat = match stand.turn(until, timer.as_mut()).await? {
+            let turn = match self.client.registry.stand(&self.address, wants)? {
+                Stand::Seated(seat) => Turn::Seat(seat),
+                Stand::InLine(mut waiter) => {
+                    poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await?
+                }
+            };
+            let seat = match turn {
                 Turn::Seat(seat) => seat,
                 Turn::Lease(seat, lease, now) => return Ok(self.inherit(lease, seat, active, now)),
             };
-            let mut pending = Pending::new(&self, seat, active)?;
+            let mut pending = Pending::new(self, seat, active)?;
             let grant = pending.ask(until, timer.as_mut()).await?;
             let now = Instant::now();
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
@@ -138,8 +154,7 @@ impl Wish {
                 if self.client.registry.is_draining() {
                     return Err(Error::of(ErrorKind::Draining));
                 }
-                let (token, seat, active) = pending.keep();
-                return Ok(self.granted(grant, state, token, seat, active));
+                return Ok(pending.granted(grant, state));
             }
             // The answer came too late for its lease. The token goes back; a new one may be in time.
             if !waits || until.is_some_and(|until| until <= now) {
@@ -154,33 +169,18 @@ impl Wish {
         }
     }
 
-    /// Enters a lease that the store granted.
-    fn granted(
-        self,
-        grant: Grant,
-        state: LeaseState,
-        token: Token,
-        seat: Seat,
-        active: Active,
-    ) -> MutexGuard {
-        let number = if self.terms.fencing { grant.fence } else { 0 };
-        let chain = Chain::new(number, state.granted_at(), self.terms.ttl);
-        let is_short = grant.ttl < self.terms.ttl;
-        MutexGuard::new(self.keep(Granted { token, chain, state, is_short, seat, active }))
-    }
-
-    /// Enters a lease that its holder in this process handed on `now`.
-    fn inherit(self, lease: Handed, seat: Seat, active: Active, now: Instant) -> MutexGuard {
+    /// A lease that its holder in this process handed on `now`.
+    fn inherit(&self, lease: Handed, seat: Seat, active: Active, now: Instant) -> Granted {
         let Handed { token, chain, deadline, .. } = lease;
-        let chain = chain.next(self.terms.ttl);
-        let state = LeaseState::handed_on(deadline, self.terms.max_hold, now);
-        let is_short = is_short(now, deadline, self.terms.ttl);
-        MutexGuard::new(self.keep(Granted { token, chain, state, is_short, seat, active }))
-    }
-
-    fn keep(self, granted: Granted) -> Lease {
-        let Self { client, key, address, terms } = self;
-        Lease(Held::keep(client, key, address, terms, granted))
+        let (ttl, max_hold) = (self.terms.ttl, self.terms.max_hold);
+        Granted {
+            token,
+            chain: chain.next(ttl),
+            state: LeaseState::handed_on(deadline, max_hold, now),
+            is_short: is_short(now, deadline, ttl),
+            seat,
+            active,
+        }
     }
 }
 
@@ -248,11 +248,18 @@ impl<'a> Pending<'a> {
         })
     }
 
-    /// The token is held.
-    fn keep(mut self) -> (Token, Seat, Active) {
-        let seat = self.seat.take().expect("BUG: the seat stays until the claim is settled");
-        let active = self.active.take().expect("BUG: it goes with the seat");
-        (self.claim.token, seat, active)
+    /// A lease that the store granted.
+    fn granted(mut self, grant: Grant, state: LeaseState) -> Granted {
+        let Terms { ttl, fencing, .. } = self.wish.terms;
+        let number = if fencing { grant.fence } else { 0 };
+        Granted {
+            token: self.claim.token,
+            chain: Chain::new(number, state.granted_at(), ttl),
+            state,
+            is_short: grant.ttl < ttl,
+            seat: self.seat.take().expect("BUG: the seat stays until the claim is settled"),
+            active: self.active.take().expect("BUG: it goes with the seat"),
+        }
     }
 }
 
@@ -272,7 +279,7 @@ impl Drop for Pending<'_> {
 /// A lock entered by `run` or the macro: taken, or shared with the task's outer holder.
 #[derive(Debug)]
 pub struct Entered {
-    node: Arc<Node>,
+    holds: Holds,
     how: How,
 }
 
@@ -290,7 +297,7 @@ impl Entered {
         let wish = wish?;
         let Some(outer) = scope::find(wish.client.id, wish.name()) else {
             let guard = lock(Ok(wish)).await?;
-            return Ok(Self { node: Node::of(guard.lease()), how: How::Own(guard) });
+            return Ok(Self { holds: Holds::own(guard.lease()), how: How::Own(guard) });
         };
         let lease = outer.lease().clone();
         wish.client.ensure_running()?;
@@ -305,18 +312,18 @@ impl Entered {
                 timeout_at(until, outer.child().lock_owned()).await.map_err(|_| busy())?
             }
         };
-        Ok(Self { node: Node::of(lease), how: How::Nested { _turn: turn } })
+        Ok(Self { holds: Holds::nested(lease), how: How::Nested { _turn: turn } })
     }
 
     /// The lease that the body runs under.
     #[must_use]
     pub fn lease(&self) -> Lease {
-        self.node.lease().clone()
+        self.holds.lease().clone()
     }
 
     /// Drives `body` while the lease is good. Does not borrow the entry.
     pub fn bound<F: Future>(&self, body: F) -> LeaseBound<F> {
-        LeaseBound::new(self.lease(), Scoped::new(Arc::clone(&self.node), body))
+        LeaseBound::new(self.lease(), Scoped::new(self.holds.clone(), body))
     }
 
     /// Drives `body` to its end, whatever becomes of the lease.
@@ -329,7 +336,7 @@ impl Entered {
         &self,
         body: F,
     ) -> impl Future<Output = Result<F::Output, Error>> + use<F> {
-        let body = Scoped::new(Arc::clone(&self.node), body);
+        let body = Scoped::new(self.holds.clone(), body);
         async move { Ok(body.await) }
     }
 

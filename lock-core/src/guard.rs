@@ -9,7 +9,7 @@ use crate::bound::LeaseBound;
 use crate::driver::Ending;
 use crate::error::Error;
 use crate::held::{Ended, Lease};
-use crate::scope::{ChildSlot, Node, Scoped};
+use crate::scope::{ChildSlot, Holds, Scoped};
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -134,7 +134,7 @@ impl MutexGuard {
     /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
     pub fn bind<F: Future>(&self, future: F) -> LeaseBound<F> {
         let child = Arc::clone(self.child.get_or_init(ChildSlot::default));
-        LeaseBound::new(self.lease(), Scoped::new(Node::with_child(self.lease(), child), future))
+        LeaseBound::new(self.lease(), Scoped::new(Holds::with_child(self.lease(), child), future))
     }
 }
 

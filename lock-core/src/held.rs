@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::key::Key;
 use crate::lease::{Chain, LeaseState, lift_due, renewal_due, renewal_patience, retry_due};
 use crate::options::{Terms, check_ttl};
 use crate::registry::{Address, Handed, Seat, Situation};
+use crate::scope::Place;
 use crate::store::{Name, Release, Renewal, Renewed};
 use crate::time::{Deadline, Instant};
 use crate::token::Token;
@@ -41,34 +42,27 @@ impl Watch {
         &self.lease
     }
 
-    /// What is left of the lease, or why it is over. Wakes the task of `cx` when the lease ends, at its deadline
-    /// at the latest as soon as the renewer looks at it; a timer of the watcher's own is more exact.
-    pub(crate) fn observe(&mut self, cx: &Context<'_>) -> Result<Duration, LostReason> {
-        let place = &mut self.place;
-        self.lease.0.with(|shared, now| {
-            let left = shared.state.check(now)?;
-            let mine =
-                place.and_then(|place| shared.watchers.iter_mut().find(|(p, _)| *p == place));
-            match mine {
-                Some((_, waker)) => waker.clone_from(cx.waker()),
-                None => {
-                    *place = Some(shared.next_watcher);
-                    shared.watchers.push((shared.next_watcher, cx.waker().clone()));
-                    shared.next_watcher += 1;
-                }
-            }
-            Ok(left)
-        })
+    /// Ready when the lease is over. Wakes the task of `cx` then: when somebody says so, and by `deadline`, which is
+    /// more exact than the renewer's schedule.
+    pub(crate) fn poll_end(
+        &mut self,
+        deadline: Pin<&mut Deadline>,
+        cx: &mut Context<'_>,
+    ) -> Poll<LostReason> {
+        if let Some(reason) = self.lease.0.lock().watch(&mut self.place, cx) {
+            return Poll::Ready(reason);
+        }
+        let mut end = LostReason::Expired;
+        let held = &self.lease.0;
+        ready!(deadline.poll(|| held.observe().map_err(|reason| end = reason).ok(), cx));
+        Poll::Ready(end)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            let mut shared = self.lease.0.lock();
-            if let Some(index) = shared.watchers.iter().position(|(p, _)| *p == place) {
-                shared.watchers.swap_remove(index);
-            }
+            self.lease.0.lock().watchers.retain(|(watcher, _)| *watcher != place);
         }
     }
 }
@@ -81,13 +75,15 @@ pub(crate) struct Held {
     token: Token,
     chain: Chain,
     terms: Terms,
+    /// Where it stands among what its task holds, if `run` or the macro took it.
+    pub(crate) place: OnceLock<Place>,
     shared: Mutex<Shared>,
 }
 
 struct Shared {
     state: LeaseState,
     /// Who wants to know when the lease ends.
-    watchers: Vec<(u64, Waker)>,
+    watchers: Watchers,
     next_watcher: u64,
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
@@ -97,6 +93,55 @@ struct Shared {
     due: Option<Due>,
     /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
     is_short: bool,
+}
+
+/// Tasks to wake; the first without an allocation, for mostly there is one.
+#[derive(Default)]
+struct Watchers {
+    first: Option<(u64, Waker)>,
+    more: Vec<(u64, Waker)>,
+}
+
+impl Watchers {
+    fn push(&mut self, watcher: (u64, Waker)) {
+        match &self.first {
+            None => self.first = Some(watcher),
+            Some(_) => self.more.push(watcher),
+        }
+    }
+
+    fn retain(&mut self, stays: impl Fn(&(u64, Waker)) -> bool) {
+        self.first.take_if(|first| !stays(first));
+        self.more.retain(stays);
+    }
+
+    fn find(&mut self, place: u64) -> Option<&mut Waker> {
+        let mut all = self.first.iter_mut().chain(&mut self.more);
+        all.find(|(watcher, _)| *watcher == place).map(|(_, waker)| waker)
+    }
+
+    #[cfg(feature = "test-util")]
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+}
+
+impl Shared {
+    /// Has the task of `cx` woken when the lease ends; why it has, if somebody said so already.
+    fn watch(&mut self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
+        if let Some(reason) = self.state.told() {
+            return Some(reason);
+        }
+        match place.and_then(|place| self.watchers.find(place)) {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => {
+                *place = Some(self.next_watcher);
+                self.watchers.push((self.next_watcher, cx.waker().clone()));
+                self.next_watcher += 1;
+            }
+        }
+        None
+    }
 }
 
 /// What becomes of a lease that its guard ends.
@@ -157,15 +202,7 @@ impl Lease {
     pub async fn lost(&self) -> LostReason {
         let mut watch = Watch::new(self.clone());
         let mut deadline = pin!(Deadline::default());
-        poll_fn(|cx| {
-            loop {
-                match watch.observe(cx) {
-                    Ok(left) => ready!(deadline.as_mut().poll_until(left, cx)),
-                    Err(reason) => return Poll::Ready(reason),
-                }
-            }
-        })
-        .await
+        poll_fn(|cx| watch.poll_end(deadline.as_mut(), cx)).await
     }
 
     /// Makes the lease last at least `ttl` from now, or until `max_hold`; one round trip. Never shortens it.
@@ -237,7 +274,7 @@ impl Held {
         let now = state.granted_at();
         let shared = Shared {
             state,
-            watchers: Vec::new(),
+            watchers: Watchers::default(),
             next_watcher: 0,
             seat: Some(seat),
             active: Some(active),
@@ -251,6 +288,7 @@ impl Held {
             token,
             chain,
             terms,
+            place: OnceLock::new(),
             shared: Mutex::new(shared),
         });
         let first = if lifted && (!terms.renewal || chain.is_handed_on()) {
@@ -458,7 +496,7 @@ impl Held {
             );
         }
         drop(seat);
-        for (_, waker) in watchers {
+        for (_, waker) in watchers.first.into_iter().chain(watchers.more) {
             waker.wake();
         }
         result

@@ -91,6 +91,15 @@ impl LeaseState {
         self.phase == Phase::Released
     }
 
+    /// Why it is over, if an event or an earlier look at the clock has said so.
+    pub(crate) fn told(&self) -> Option<LostReason> {
+        match self.phase {
+            Phase::Held | Phase::InDoubt => None,
+            Phase::Lost(reason) => Some(reason),
+            Phase::Released => Some(LostReason::Released),
+        }
+    }
+
     /// What is left of the lease, or why it is over.
     pub(crate) fn check(&mut self, now: Instant) -> Result<Duration, LostReason> {
         match self.phase {

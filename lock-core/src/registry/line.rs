@@ -1,8 +1,9 @@
 //! Those of this process who want one key, and what is known about it.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use super::handed::Handed;
@@ -10,7 +11,7 @@ use super::queue::Queue;
 use super::{Address, NoSeat, Registry, Situation};
 use crate::driver::Janitor;
 use crate::store::{Name, Progress};
-use crate::time::Instant;
+use crate::time::{Deadline, Instant};
 
 /// A store that has not answered for less than this is not what a waiter gives up on: what it said before is.
 pub(super) const RECENTLY: Duration = Duration::from_millis(250);
@@ -280,8 +281,21 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Whether the turn has come, for one who waits until `until`.
-    pub(super) fn poll(
+    /// The seat, or the lease from the holder before. Waits in line until `until`, for ever if `None`.
+    pub(crate) fn poll(
+        &mut self,
+        until: Option<Instant>,
+        timer: Pin<&mut Deadline>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Turn, NoSeat>> {
+        if let Poll::Ready(turn) = self.poll_turn(until, cx) {
+            return Poll::Ready(turn);
+        }
+        ready!(timer.poll_at(until, cx));
+        Poll::Ready(Err(NoSeat::Taken(self.line.lock().known())))
+    }
+
+    fn poll_turn(
         &mut self,
         until: Option<Instant>,
         cx: &Context<'_>,
@@ -335,11 +349,6 @@ impl Waiter {
                 Poll::Pending
             }
         }
-    }
-
-    /// What one who gives up now is told.
-    pub(super) fn give_up(&self) -> NoSeat {
-        NoSeat::Taken(self.line.lock().known())
     }
 }
 

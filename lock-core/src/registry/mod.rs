@@ -10,12 +10,9 @@ mod line;
 mod queue;
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 pub(crate) use self::handed::Handed;
@@ -24,7 +21,7 @@ pub(crate) use self::line::{Seat, Turn, Wants};
 use crate::driver::Janitor;
 use crate::error::{Error, ErrorKind};
 use crate::store::Name;
-use crate::time::{Deadline, Instant};
+use crate::time::Instant;
 
 /// Keys are spread over this many maps so that tasks on different keys rarely meet.
 const SHARDS: usize = 32;
@@ -67,28 +64,6 @@ pub(crate) enum Situation {
 pub(crate) enum Stand {
     Seated(Seat),
     InLine(Waiter),
-}
-
-impl Stand {
-    /// The seat, or the lease from the holder before. Waits in line until `until`, for ever if `None`.
-    pub(crate) async fn turn(
-        self,
-        until: Option<Instant>,
-        mut timer: Pin<&mut Deadline>,
-    ) -> Result<Turn, NoSeat> {
-        let mut waiter = match self {
-            Self::Seated(seat) => return Ok(Turn::Seat(seat)),
-            Self::InLine(waiter) => waiter,
-        };
-        poll_fn(|cx| {
-            if let Poll::Ready(turn) = waiter.poll(until, cx) {
-                return Poll::Ready(turn);
-            }
-            ready!(timer.as_mut().poll_at(until, cx));
-            Poll::Ready(Err(waiter.give_up()))
-        })
-        .await
-    }
 }
 
 /// Why there is no seat.
@@ -249,11 +224,13 @@ impl From<Situation> for Error {
 mod tests {
     use std::time::Duration;
 
+    use std::future::poll_fn;
     use std::pin::pin;
 
     use super::line::RECENTLY;
     use super::*;
     use crate::Key;
+    use crate::time::Deadline;
 
     const PATIENT: Wants = Wants { impatient: false, ttl: Duration::from_secs(10), fencing: true };
     const IMPATIENT: Wants = Wants { impatient: true, ..PATIENT };
@@ -267,8 +244,12 @@ mod tests {
         wants: Wants,
         until: Option<Instant>,
     ) -> Result<Seat, NoSeat> {
-        let stand = registry.stand(&key(registry), wants)?;
-        match stand.turn(until, pin!(Deadline::default())).await? {
+        let mut waiter = match registry.stand(&key(registry), wants)? {
+            Stand::Seated(seat) => return Ok(seat),
+            Stand::InLine(waiter) => waiter,
+        };
+        let mut timer = pin!(Deadline::default());
+        match poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await? {
             Turn::Seat(seat) => Ok(seat),
             Turn::Lease(..) => panic!("nobody has a lease"),
         }
