@@ -457,12 +457,15 @@ impl Held {
         };
         self.client.janitor.open();
         if let Some(seat) = &seat {
-            seat.set(Situation::Releasing);
+            seat.set_at(Situation::Releasing, now);
         }
         let hold_until = self.terms.min_hold.map(|least| state.granted_at().saturating_add(least));
         let release = Release::new(self.name().clone(), self.token, hold_until);
         let (label, ttl) = (self.key.label(), self.chain.longest_ttl());
-        Ended::GivenBack(Job::of_lease(release, seat, label, ttl, state.deadline(), lost), held)
+        let good_until = if lost.is_none() { Some(state.deadline()) } else { None };
+        let confirmed = state.confirmed_until();
+        let job = Job::of_lease(release, seat, label, ttl, good_until, confirmed, now);
+        Ended::GivenBack(job, held)
     }
 
     fn fence(&self) -> FencingToken {

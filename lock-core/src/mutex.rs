@@ -18,8 +18,24 @@ use crate::store::Name;
 
 /// A lock on one key, held by one owner at a time across all processes that share the store and namespace.
 ///
-/// Making one does no I/O, and cloning is cheap. The futures own what they need, so they can be
-/// spawned, joined and selected as they are.
+/// Making one does no I/O, and cloning is cheap; one that is kept is a little faster than one made for each use. The futures
+/// own what they need, so they can be spawned, joined and selected as they are.
+///
+/// # Order of service
+///
+/// Tasks of one client that [`lock`](Self::lock) the same key are served in the order in which they came, and only the first of them
+/// asks the store. When a guard ends, the next one gets the lock from it in memory, in about a microsecond: with a
+/// [fencing token](crate::FencingToken) and a deadline check of its own, and on its own terms. What is left of the lease goes along;
+/// if that is noticeably less than the next one's ttl, it is renewed at once.
+///
+/// One grant of the store serves at most 64 tasks so, or as many as come within 5 ms; then the lock really goes back, so that other
+/// processes have their turn, and the next task's claim follows that release. So a process that waits has to wait
+/// for one block of each process before it, of 5 ms or one section, whichever is longer, however many tasks wait there; a process with a
+/// hundred tasks in line gets the same share as one with a single task.
+///
+/// The lock goes back to the store at once, too, when nobody waits here, when the lease was lost, when its holder has a `min_hold`,
+/// when the next one needs a fencing token and the lease was taken [without](Self::without_fencing), when too
+/// little of the lease is left, and while the client drains. Two clients in one process are two processes to each other.
 #[derive(Clone)]
 pub struct Mutex {
     client: Arc<Inner>,
@@ -109,14 +125,15 @@ impl Mutex {
 
     /// Takes the lock, waiting for another holder up to `wait`.
     ///
-    /// Under contention tasks of one process are served in the order in which they came, and one of
+    /// Under contention tasks of one process are served in the [order](Self#order-of-service) in which they came, and one of
     /// them stands for the process in the store. When the store fails, it is asked again while there
     /// is time.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: if the store granted the lock meanwhile, or does so later,
-    /// it is released in the background. It costs the place in line. (A future that was polled once and is neither polled
+    /// or another task handed it over in this moment, it goes to the next one in line or is released in the
+    /// background. It costs the place in line. (A future that was polled once and is neither polled
     /// again nor dropped keeps its place, and with it everybody behind it.)
     ///
     /// # Errors
@@ -144,8 +161,8 @@ impl Mutex {
 
     /// Takes the lock if it is free: one round trip, and none if this process has it.
     ///
-    /// `None` means that another owner has it. A lock that a guard of this process gave back a moment
-    /// ago counts as free: the release goes first.
+    /// `None` means that another owner has it, or another task of this process: it does not take the lock from those who wait
+    /// for it in line. A lock that a guard of this process gave back a moment ago counts as free: the release is sent first.
     ///
     /// # Cancel safety
     ///

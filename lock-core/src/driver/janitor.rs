@@ -15,7 +15,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Notify;
 
 use crate::client::Inner;
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::{Error, ErrorKind};
 use crate::registry::Seat;
 use crate::store::{Freed, Release, ReleaseOutcome, Store};
 use crate::time::{Instant, sleep_until};
@@ -52,18 +52,19 @@ pub(crate) enum Ending {
 const LONGEST_FLIGHT: Duration = Duration::from_secs(30);
 
 impl Job {
-    /// The release of a lease that was held.
+    /// The release of a lease that was held until `now`, and good until then if it has a deadline still. The store keeps it
+    /// until `confirmed` at least, or for `ttl` after some renewal that was not answered.
     pub(crate) fn of_lease(
         release: Release,
         seat: Option<Seat>,
         label: &'static str,
         ttl: Duration,
-        deadline: Instant,
-        lost: Option<LostReason>,
+        good_until: Option<Instant>,
+        confirmed: Instant,
+        now: Instant,
     ) -> Self {
-        let hopeless_at =
-            deadline.max(Instant::now()).saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
-        let good_until = lost.is_none().then_some(deadline);
+        let last_sign = confirmed.max(now);
+        let hopeless_at = last_sign.saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
         Self {
             release,
             seat,
@@ -133,6 +134,8 @@ struct Queue {
     waiting: VecDeque<Job>,
     /// Waiting and being worked on, by the janitor's task or by an awaited release.
     backlog: usize,
+    /// Whether anybody ever waited for all of it to be settled; until then nobody has to be told.
+    watched: bool,
 }
 
 impl Janitor {
@@ -156,7 +159,12 @@ impl Janitor {
     pub(crate) async fn emptied(&self) {
         loop {
             let emptied = self.emptied.notified();
-            if self.backlog() == 0 {
+            let settled = {
+                let mut queue = self.lock();
+                queue.watched = true;
+                queue.backlog == 0
+            };
+            if settled {
                 return;
             }
             emptied.await;
@@ -173,15 +181,15 @@ impl Janitor {
     pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Ending, Error> {
         let mut work = Work { janitor: self, job: Some(job) };
         client.ensure_running()?;
-        let mut last = Error::of(ErrorKind::Unknown);
-        for _ in 0..AWAITED_ATTEMPTS {
+        let mut attempt = 1;
+        loop {
             match work.attempt(&*client.store).await {
                 Attempt::Settled(ending) | Attempt::Again(ending, _) => return ending,
-                Attempt::Failed(error) if error.is_retryable() => last = error,
+                Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {}
                 Attempt::Failed(error) => return Err(error),
             }
+            attempt += 1;
         }
-        Err(last)
     }
 
     /// The janitor's task.
@@ -303,7 +311,9 @@ impl Work<'_> {
         if self.job.take().is_some() {
             let mut queue = self.janitor.lock();
             queue.backlog -= 1;
-            if queue.backlog == 0 {
+            let tell = queue.backlog == 0 && queue.watched;
+            drop(queue);
+            if tell {
                 self.janitor.emptied.notify_waiters();
             }
         }

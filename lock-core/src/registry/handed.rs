@@ -37,19 +37,21 @@ impl Handed {
 
     /// Gives it to the first in line, or back to the store if there is none who may have it.
     pub(super) fn pass_on(self, seat: Seat) {
-        if let Err(seat) = seat.hand_on(self, Instant::now()) {
-            self.give_back(seat);
+        let now = Instant::now();
+        if let Err(seat) = seat.hand_on(self, now) {
+            self.give_back(seat, now);
         }
     }
 
     /// Gives it back to the store; the seat goes on behind the release.
-    pub(crate) fn give_back(self, seat: Seat) {
+    pub(super) fn give_back(self, seat: Seat, now: Instant) {
         let janitor = Arc::clone(seat.janitor());
         janitor.open();
-        seat.set(Situation::Releasing);
+        seat.set_at(Situation::Releasing, now);
         let Self { token, chain, deadline, label } = self;
         let release = Release::new(seat.name().clone(), token, None);
         let ttl = chain.longest_ttl();
-        janitor.push(Job::of_lease(release, Some(seat), label, ttl, deadline, None));
+        let good_until = Some(deadline).filter(|&until| now < until);
+        janitor.push(Job::of_lease(release, Some(seat), label, ttl, good_until, deadline, now));
     }
 }

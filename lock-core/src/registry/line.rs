@@ -131,15 +131,15 @@ impl State {
         self.call.is_some() && self.queue.first().is_some_and(|(first, _)| first == place)
     }
 
-    /// Notes what is going on; gives what wakes those who wait for nothing more than that.
-    fn set(&mut self, situation: Situation) -> Vec<(u64, Option<Waker>)> {
+    /// Notes what is going on, at `now` if the clock was read; gives what wakes those who wait for nothing more than that.
+    fn set(&mut self, situation: Situation, now: Option<Instant>) -> Vec<(u64, Option<Waker>)> {
         if !matches!(situation, Situation::Busy(_) | Situation::Failed(_)) {
             // It does not wait for the store any more.
             self.claimant = None;
         }
         let old = std::mem::replace(&mut self.situation, situation);
         if old.is_answer() && !self.situation.is_answer() {
-            self.before = Some((old, Instant::now()));
+            self.before = Some((old, now.unwrap_or_else(Instant::now)));
         }
         if !self.situation.is_answer() {
             return Vec::new();
@@ -189,12 +189,14 @@ impl Seat {
 
     /// Tells those who stand behind what is going on.
     pub(crate) fn set(&self, situation: Situation) {
-        let told = self.line.lock().set(situation);
-        for (_, waker) in told {
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-        }
+        let told = self.line.lock().set(situation, None);
+        wake(told);
+    }
+
+    /// The same for one who has just read the clock.
+    pub(crate) fn set_at(&self, situation: Situation, now: Instant) {
+        let told = self.line.lock().set(situation, Some(now));
+        wake(told);
     }
 
     /// Passes on what a waiting claim reports.
@@ -237,7 +239,7 @@ impl Seat {
         if !line.is_empty() {
             let mut state = line.lock();
             // No answer, so there is nobody to tell.
-            drop(state.set(Situation::Asking));
+            drop(state.set(Situation::Asking, None));
             if state.queue.first().is_some() {
                 let waker = state.call(Call::Seat);
                 drop(state);
@@ -250,7 +252,7 @@ impl Seat {
         // Newcomers find the line in the registry, so that has to be locked to be sure that none comes.
         let mut shard = line.registry.shard(&line.address);
         let mut state = line.lock();
-        drop(state.set(Situation::Asking));
+        drop(state.set(Situation::Asking, None));
         let (waker, forgotten) = match state.queue.first() {
             Some(_) => (state.call(Call::Seat), None),
             None => (None, shard.remove(&line.address)),
@@ -262,6 +264,10 @@ impl Seat {
             waker.wake();
         }
     }
+}
+
+fn wake(waiters: Vec<(u64, Option<Waker>)>) {
+    waiters.into_iter().filter_map(|(_, waker)| waker).for_each(Waker::wake);
 }
 
 impl Drop for Seat {
@@ -345,7 +351,7 @@ impl Waiter {
                 if good {
                     return Poll::Ready(Ok(Turn::Lease(seat, lease, now)));
                 }
-                lease.give_back(seat);
+                lease.give_back(seat, now);
                 Poll::Pending
             }
         }
