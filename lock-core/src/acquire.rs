@@ -1,7 +1,7 @@
 //! One acquisition, from the wish to the guard.
 //!
 //! The record of the acquisition ([`Pending`]) exists *before* the first command is sent. Whatever
-//! happens to the future after that, dropping the record hands the token to the janitor.
+//! happens to the future after that, dropping the record hands the token to the next in line, or to the janitor.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -16,16 +16,15 @@ use tracing::{Instrument, Span};
 
 use crate::bound::LeaseBound;
 use crate::client::{Active, Inner};
-use crate::driver::Job;
 use crate::error::{Error, ErrorKind};
 use crate::guard::MutexGuard;
 use crate::held::{Granted, Held, Lease};
 use crate::key::Key;
 use crate::lease::{Chain, LeaseState, is_short};
 use crate::options::{LockOptions, Terms, Wait};
-use crate::registry::{Address, Handed, Seat, Situation, Stand, Turn, Wants};
+use crate::registry::{Address, Handed, Pledge, Seat, Stand, Turn, Wants};
 use crate::scope::{self, Holds, Scoped};
-use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
+use crate::store::{Claim, Grant, Name, Refusal, Waiting};
 use crate::time::{Deadline, Instant, timeout_at};
 use crate::token::Token;
 
@@ -138,16 +137,16 @@ impl Wish {
         let mut active = self.client.held.enter();
         loop {
             let turn = match self.client.registry.stand(&self.address, wants)? {
-                Stand::Seated(seat) => Turn::Seat(seat),
+                Stand::Seated(seat) => Turn::Seat(seat, None),
                 Stand::InLine(mut waiter) => {
                     poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await?
                 }
             };
-            let seat = match turn {
-                Turn::Seat(seat) => seat,
+            let (seat, pledge) = match turn {
+                Turn::Seat(seat, pledge) => (seat, pledge),
                 Turn::Lease(seat, lease, now) => return Ok(self.inherit(lease, seat, active, now)),
             };
-            let mut pending = Pending::new(self, seat, active)?;
+            let mut pending = Pending::new(self, seat, pledge, active)?;
             let grant = pending.ask(until, timer.as_mut()).await?;
             let now = Instant::now();
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
@@ -189,18 +188,30 @@ impl Wish {
 struct Pending<'a> {
     wish: &'a Wish,
     claim: Claim,
+    /// The longest that was claimed with the token, by this task or by those who gave it up before.
+    longest_ttl: Duration,
     /// `None` once the guard has it, or when nothing is left to release.
     seat: Option<Seat>,
     active: Option<Active>,
 }
 
 impl<'a> Pending<'a> {
-    fn new(wish: &'a Wish, seat: Seat, active: Active) -> Result<Self, Error> {
-        let mut claim = Claim::exclusive(wish.name().clone(), Token::fresh()?, wish.terms.ttl);
+    fn new(
+        wish: &'a Wish,
+        seat: Seat,
+        pledge: Option<Pledge>,
+        active: Active,
+    ) -> Result<Self, Error> {
+        let ttl = wish.terms.ttl;
+        let (token, longest_ttl) = match pledge {
+            Some(pledge) => (pledge.token, pledge.ttl.max(ttl)),
+            None => (Token::fresh()?, ttl),
+        };
+        let mut claim = Claim::exclusive(wish.name().clone(), token, ttl);
         if !wish.terms.fencing {
             claim = claim.without_fencing();
         }
-        Ok(Self { wish, claim, seat: Some(seat), active: Some(active) })
+        Ok(Self { wish, claim, longest_ttl, seat: Some(seat), active: Some(active) })
     }
 
     /// Asks the store; until a little after `until`, or until the client drains, if it is a wish that waits.
@@ -242,8 +253,6 @@ impl<'a> Pending<'a> {
         answer.map_err(|refusal| {
             if refusal.settled {
                 self.seat = None;
-            } else if let Some(seat) = &self.seat {
-                seat.set(Situation::Releasing);
             }
             refusal.error
         })
@@ -255,7 +264,7 @@ impl<'a> Pending<'a> {
         let number = if fencing { grant.fence } else { 0 };
         Granted {
             token: self.claim.token,
-            chain: Chain::new(number, state.granted_at(), ttl),
+            chain: Chain::new(number, state.granted_at(), self.longest_ttl),
             state,
             is_short: grant.ttl < ttl,
             seat: self.seat.take().expect("BUG: the seat stays until the claim is settled"),
@@ -267,12 +276,8 @@ impl<'a> Pending<'a> {
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(seat) = self.seat.take() {
-            seat.set(Situation::Releasing);
-            let Claim { name, token, ttl, .. } = &self.claim;
-            let release = Release::new(name.clone(), *token, None);
-            let job = Job::of_claim(release, Some(seat), self.wish.key.label(), *ttl);
-            self.wish.client.janitor.open();
-            self.wish.client.janitor.push(job);
+            let (token, ttl) = (self.claim.token, self.longest_ttl);
+            Pledge { token, ttl, label: self.wish.key.label() }.pass_on(seat);
         }
     }
 }

@@ -1,6 +1,7 @@
-//! A lease between two holders of this process.
+//! What goes from one to the next in line: a lease between two holders, or a claim that is not granted yet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Seat, Situation, Wants};
 use crate::driver::Job;
@@ -53,5 +54,29 @@ impl Handed {
         let ttl = chain.longest_ttl();
         let good_until = Some(deadline).filter(|&until| now < until);
         janitor.push(Job::of_lease(release, Some(seat), label, ttl, good_until, deadline, now));
+    }
+}
+
+/// A claim whose task has given it up. Its token may have a place in the store's queue, which is the process's rather than the
+/// task's: the next in line goes on with it. With nobody there it is given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pledge {
+    pub(crate) token: Token,
+    /// The longest that was asked for with it.
+    pub(crate) ttl: Duration,
+    /// For logs: what the last who claimed called it.
+    pub(crate) label: &'static str,
+}
+
+impl Pledge {
+    /// Gives it to the first in line, or back to the store if there is none.
+    pub(crate) fn pass_on(self, seat: Seat) {
+        if let Err(seat) = seat.pledge(self) {
+            let janitor = Arc::clone(seat.janitor());
+            janitor.open();
+            seat.set(Situation::Releasing);
+            let release = Release::new(seat.name().clone(), self.token, None);
+            janitor.push(Job::of_claim(release, Some(seat), self.label, self.ttl));
+        }
     }
 }

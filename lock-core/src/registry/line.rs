@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use super::handed::Handed;
+use super::handed::{Handed, Pledge};
 use super::queue::Queue;
 use super::{Address, NoSeat, Registry, Situation};
 use crate::driver::Janitor;
@@ -43,6 +43,7 @@ struct State {
 /// What the first in line is given.
 enum Call {
     Seat,
+    Claim(Pledge),
     Lease(Handed),
 }
 
@@ -60,8 +61,8 @@ pub(crate) struct Wants {
 /// What one who stood in line gets.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// The right to ask the store.
-    Seat(Seat),
+    /// The right to ask the store; with the claim of one who gave up, if there is one.
+    Seat(Seat, Option<Pledge>),
     /// The lock itself, at this time, from another holder of this process.
     Lease(Seat, Handed, Instant),
 }
@@ -233,6 +234,26 @@ impl Seat {
         Ok(())
     }
 
+    /// Gives the seat to the first in line, and with it a claim to go on with.
+    pub(super) fn pledge(mut self, pledge: Pledge) -> Result<(), Self> {
+        if self.line.is_empty() {
+            return Err(self);
+        }
+        let mut state = self.line.lock();
+        if self.line.registry.is_draining() || state.queue.first().is_none() {
+            drop(state);
+            return Err(self);
+        }
+        state.claimant = None;
+        let waker = state.call(Call::Claim(pledge));
+        drop(state);
+        self.live = false;
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
     /// The seat goes to the next in line; with nobody there the key is forgotten.
     fn pass_on(&self) {
         let line = &self.line;
@@ -322,17 +343,23 @@ impl Waiter {
         }
         match state.call.take() {
             None => Poll::Pending,
-            Some(Call::Seat) => {
+            Some(call @ (Call::Seat | Call::Claim(_))) => {
                 let late = until.is_some_and(|until| until.remaining() < TIME_TO_ASK);
                 let known = if late { Some(state.known()) } else { None };
                 state.queue.leave(self.place);
                 drop(state);
                 self.stands = false;
                 let seat = Seat { line: Arc::clone(&self.line), live: true };
+                let pledge = if let Call::Claim(pledge) = call { Some(pledge) } else { None };
                 match known {
                     // The seat goes to the next one, who has time for an answer.
-                    Some(situation) => Poll::Ready(Err(NoSeat::Taken(situation))),
-                    None => Poll::Ready(Ok(Turn::Seat(seat))),
+                    Some(situation) => {
+                        if let Some(pledge) = pledge {
+                            pledge.pass_on(seat);
+                        }
+                        Poll::Ready(Err(NoSeat::Taken(situation)))
+                    }
+                    None => Poll::Ready(Ok(Turn::Seat(seat, pledge))),
                 }
             }
             Some(Call::Lease(lease)) => {
@@ -372,6 +399,7 @@ impl Drop for Waiter {
         let seat = Seat { line: Arc::clone(&self.line), live: true };
         match call {
             Call::Seat => drop(seat),
+            Call::Claim(pledge) => pledge.pass_on(seat),
             Call::Lease(lease) => lease.pass_on(seat),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(crate) use self::handed::Handed;
+pub(crate) use self::handed::{Handed, Pledge};
 use self::line::{Line, Waiter};
 pub(crate) use self::line::{Seat, Turn, Wants};
 use crate::driver::Janitor;
@@ -250,7 +250,7 @@ mod tests {
         };
         let mut timer = pin!(Deadline::default());
         match poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await? {
-            Turn::Seat(seat) => Ok(seat),
+            Turn::Seat(seat, _) => Ok(seat),
             Turn::Lease(..) => panic!("nobody has a lease"),
         }
     }
