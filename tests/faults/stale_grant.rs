@@ -132,8 +132,8 @@ async fn work(client: LockClient, turns: Turns, owner: usize, task: usize) -> Ou
 fn judge(messages: &[Message], grants: &mut Grants) {
     let mut newest: HashMap<&str, Vec<(u64, &Message)>> = HashMap::new();
     for message in messages {
-        let words: Vec<_> = message.text.split(' ').collect();
-        let [token, ticket, _fence, _us, claim] = words[..] else { panic!("{message:?}") };
+        let words: Vec<_> = message.text.splitn(6, ' ').collect();
+        let [token, ticket, _fence, _us, claim, ..] = words[..] else { panic!("{message:?}") };
         let (ticket, claim) = (ticket.parse::<f64>().unwrap() as u64, claim.parse().unwrap());
         grants.told += 1;
         let late = message.passed.is_some_and(|passed| passed - message.came > ms(claim));
