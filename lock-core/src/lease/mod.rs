@@ -11,4 +11,6 @@ mod state;
 mod validity;
 
 pub(crate) use self::state::LeaseState;
+#[cfg(feature = "redis")]
+pub(crate) use self::validity::{deadline, min_remaining};
 pub(crate) use self::validity::{renewal_due, renewal_patience, retry_due};
