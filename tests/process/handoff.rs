@@ -204,7 +204,8 @@ fn four_processes_of_sixteen_waiters_starve_each_other() {
     assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
     assert_eq!((tally.lost, tally.failed), (0, 0), "{tally:?}");
     assert!(tally.turns > 200 && verdict.handovers > 20, "{tally:?} {verdict:?}");
-    assert!(tally.calls <= 2 * tally.turns, "{} commands for {tally:?}", tally.calls);
+    // A claim and a release for each at most, and what is re-sent each second.
+    assert!(tally.calls <= 2 * tally.turns + 50, "{} commands for {tally:?}", tally.calls);
     let (most, least) =
         (verdict.shares.iter().max().unwrap(), verdict.shares.iter().min().unwrap());
     assert!(*most <= 2 * least, "{verdict:?}");
