@@ -75,6 +75,12 @@ pub(super) struct Taken {
 /// Room for a name and its companions, a token and numbers.
 const TYPICAL_LEN: usize = 320;
 
+impl AsRef<Self> for Ask {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Ask {
     pub(super) fn kind(&self) -> Kind {
         match self {
@@ -86,6 +92,45 @@ impl Ask {
 
     pub(super) fn namespace(&self) -> &str {
         self.name().namespace()
+    }
+
+    /// Whether both can travel in one call.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        self.likeness() == other.likeness() && self.namespace() == other.namespace()
+    }
+
+    /// What things have in common that travel together. Those that come first are sent first.
+    pub(super) fn likeness(&self) -> (Kind, bool, u64) {
+        let shared = match self {
+            Self::Claim { ttl_ms, .. } => *ttl_ms,
+            Self::Release { hold_ms, .. } => *hold_ms,
+            Self::Renew { .. } => 0,
+        };
+        (self.kind(), self.member().is_some(), shared)
+    }
+
+    fn token(&self) -> Token {
+        match self {
+            Self::Claim { token, .. } | Self::Release { token, .. } | Self::Renew { token, .. } => {
+                *token
+            }
+        }
+    }
+
+    fn member(&self) -> Option<&str> {
+        match self {
+            Self::Claim { place, .. } => place.as_ref().map(|place| &*place.member),
+            Self::Release { member, .. } => member.as_deref(),
+            Self::Renew { .. } => None,
+        }
+    }
+
+    /// When it becomes void, and the place that it asks for.
+    fn as_claim(&self) -> Option<(u64, Option<&Place>)> {
+        match self {
+            Self::Claim { void_after, place, .. } => Some((*void_after, place.as_ref())),
+            Self::Release { .. } | Self::Renew { .. } => None,
+        }
     }
 
     fn name(&self) -> &Name {
@@ -106,111 +151,131 @@ pub(super) enum By {
     Text,
 }
 
-/// The call that asks all of `asks`, which are of one kind and namespace.
+/// The call that asks all of `asks`, which [go together](Ask::goes_with).
 pub(super) fn command<'a>(asks: impl Iterator<Item = &'a Ask> + Clone, by: By) -> Option<Cmd> {
     let first = asks.clone().next()?;
-    let (script, companions): (&Script, _) = match first.kind() {
-        Kind::Claim => (&ACQUIRE, true),
-        Kind::Release => (&RELEASE, true),
-        Kind::Renew => (&RENEW, false),
+    let script: &Script = match first.kind() {
+        Kind::Claim => &ACQUIRE,
+        Kind::Release => &RELEASE,
+        Kind::Renew => &RENEW,
     };
     let count = asks.clone().count();
-    let keys = if companions { 1 + 3 * count } else { count };
-    let mut cmd = Cmd::with_capacity(3 + keys + 5 * count, TYPICAL_LEN * count);
+    let queues = first.kind() != Kind::Renew;
+    let keys = if queues { 1 + 2 * count } else { count };
+    let mut cmd = Cmd::with_capacity(6 + keys + 2 * count, TYPICAL_LEN * count);
     match by {
         By::Digest => cmd.arg("EVALSHA").arg(&script.digest),
         By::Text => cmd.arg("EVAL").arg(script.text),
     };
     cmd.arg(keys);
     let mut buffer = String::with_capacity(TYPICAL_LEN);
-    if companions {
+    if queues {
         cmd.arg(keys::counter(first.namespace(), &mut buffer));
     }
     for ask in asks.clone() {
-        let name = ask.name();
-        cmd.arg(name.as_str());
-        if companions {
-            cmd.arg(keys::queue(name, &mut buffer));
-            cmd.arg(keys::alive(name, &mut buffer));
+        cmd.arg(ask.name().as_str());
+        if queues {
+            cmd.arg(keys::queue(ask.name(), &mut buffer));
         }
     }
+    match first {
+        Ask::Claim { ttl_ms, .. } => {
+            let claims = asks.clone().filter_map(Ask::as_claim);
+            // The first to become void makes all so: they were made in the same moment.
+            let void_after = claims.clone().map(|(void_after, _)| void_after).min();
+            let life_ms = claims.filter_map(|(_, place)| place).map(|place| place.life_ms).max();
+            cmd.arg(ttl_ms).arg(void_after.unwrap_or(0)).arg(life_ms.unwrap_or(0));
+        }
+        Ask::Release { hold_ms, .. } => {
+            cmd.arg(hold_ms);
+        }
+        Ask::Renew { .. } => {}
+    }
     let mut text = [0; Token::TEXT_LEN];
-    for ask in asks {
-        match ask {
-            Ask::Claim { token, ttl_ms, void_after, place, .. } => {
-                cmd.arg(token.encode(&mut text)).arg(ttl_ms).arg(void_after);
-                match place {
-                    Some(place) => cmd.arg(&*place.member).arg(place.life_ms),
-                    None => cmd.arg("").arg(0),
-                };
-            }
-            Ask::Release { token, member, hold_ms, .. } => {
-                cmd.arg(token.encode(&mut text));
-                cmd.arg(member.as_deref().unwrap_or_default()).arg(hold_ms);
-            }
-            Ask::Renew { token, ttl_ms, .. } => {
-                cmd.arg(token.encode(&mut text)).arg(ttl_ms);
-            }
+    for ask in asks.clone() {
+        cmd.arg(ask.token().encode(&mut text));
+        if let Ask::Renew { ttl_ms, .. } = ask {
+            cmd.arg(ttl_ms);
+        }
+    }
+    if first.member().is_some() {
+        for ask in asks {
+            cmd.arg(ask.member().unwrap_or_default());
         }
     }
     Some(cmd)
 }
 
-/// The answers to a call that asked `count` things.
-pub(super) fn answers(value: Value, count: usize) -> Result<Vec<Value>, Fault> {
-    match value {
-        Value::Array(answers) if answers.len() == count => Ok(answers),
-        _ => Err(Fault::Garbled),
+/// What a call of `kind` that asked `count` things answers to each, and the server's time, or 0 if the script did not look.
+pub(super) fn answers(value: Value, kind: Kind, count: usize) -> Result<(u64, Vec<Value>), Fault> {
+    let Value::Array(mut answers) = value else { return Err(Fault::Garbled) };
+    let us = match (kind, answers.first()) {
+        (Kind::Renew, _) => 0,
+        (Kind::Claim | Kind::Release, Some(Value::Int(us))) => {
+            let us = u64::try_from(*us).map_err(|_| Fault::Garbled)?;
+            answers.remove(0);
+            us
+        }
+        _ => return Err(Fault::Garbled),
+    };
+    if kind == Kind::Claim && answers.is_empty() {
+        answers.resize(count, Value::Nil);
+    }
+    if answers.len() == count { Ok((us, answers)) } else { Err(Fault::Garbled) }
+}
+
+/// What one thing that was asked was answered.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    /// The server's time, in microseconds; 0 if it was not looked at.
+    pub(super) us: u64,
+    pub(super) value: Value,
+}
+
+impl Answer {
+    /// An error is about this one alone.
+    pub(super) fn of(us: u64, value: Value) -> Result<Self, Fault> {
+        let value = value.extract_error().map_err(Fault::Refused)?;
+        Ok(Self { us, value })
     }
 }
 
-/// Reads one answer of a script. An error in it is about this one alone.
-pub(super) fn single(answer: Value) -> Result<Value, Fault> {
-    answer.extract_error().map_err(Fault::Refused)
-}
-
 /// Reads the answer to a claim.
-pub(super) fn claimed(answer: &Value) -> Result<Claimed, Fault> {
-    use Value::Int;
-    let Value::Array(items) = answer else { return Err(Fault::Garbled) };
+pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
+    use Value::{Array, Int, Nil};
+    let us = *us;
     let taken = |left: i64, ours: i64| Taken {
         // A key without an expiry (-1): nobody knows when it goes.
         left: u64::try_from(left).map_or(Duration::MAX, Duration::from_millis),
         by_ours: ours == 1,
     };
-    Ok(match *items.as_slice() {
-        [Int(1), Int(us), Int(fence)] => {
-            Claimed::Granted { us: positive(us)?, fence: positive(fence)? }
-        }
-        [Int(2), Int(us), Int(left), Int(ours), Int(ticket), Int(place)] => Claimed::Queued {
-            us: positive(us)?,
+    let items = match value {
+        Nil => return Ok(Claimed::Void { us }),
+        Int(fence) => return Ok(Claimed::Granted { us, fence: positive(*fence)? }),
+        Array(items) => items.as_slice(),
+        _ => return Err(Fault::Garbled),
+    };
+    match *items {
+        [Int(2), Int(left), Int(ours), Int(ticket), Int(place)] => Ok(Claimed::Queued {
+            us,
             taken: taken(left, ours),
             ticket: positive(ticket)?,
             place: place.unsigned_abs(),
-        },
-        [Int(0), Int(us), Int(left), Int(ours)] => {
-            Claimed::Busy { us: positive(us)?, taken: taken(left, ours) }
-        }
-        [Int(3), Int(us)] => Claimed::Void { us: positive(us)? },
-        _ => return Err(Fault::Garbled),
-    })
+        }),
+        [Int(0), Int(left), Int(ours)] => Ok(Claimed::Busy { us, taken: taken(left, ours) }),
+        _ => Err(Fault::Garbled),
+    }
 }
 
 /// Reads the answer to a release: what it found, and the server's time unless the lock was ours until now.
-pub(super) fn released(answer: &Value) -> Result<(ReleaseOutcome, Option<u64>), Fault> {
-    use Value::Int;
-    let items = match answer {
-        Int(1) => return Ok((ReleaseOutcome::Ours, None)),
-        Value::Array(items) => items.as_slice(),
+pub(super) fn released(answer: &Answer) -> Result<(ReleaseOutcome, Option<u64>), Fault> {
+    let outcome = match answer.value {
+        Value::Int(1 | 3) => ReleaseOutcome::Ours,
+        Value::Int(0) => ReleaseOutcome::Nobody,
+        Value::Int(2) => ReleaseOutcome::Other,
         _ => return Err(Fault::Garbled),
     };
-    let (outcome, us) = match *items {
-        [Int(1), Int(us)] => (ReleaseOutcome::Ours, us),
-        [Int(0), Int(us)] => (ReleaseOutcome::Nobody, us),
-        [Int(2), Int(us)] => (ReleaseOutcome::Other, us),
-        _ => return Err(Fault::Garbled),
-    };
-    Ok((outcome, Some(positive(us)?)))
+    Ok((outcome, (answer.us > 0).then_some(answer.us)))
 }
 
 fn positive(number: i64) -> Result<u64, Fault> {

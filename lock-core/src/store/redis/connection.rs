@@ -17,7 +17,7 @@ use redis::{
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-use super::ask::Ask;
+use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
 use super::error::Fault;
 use super::inbox::{self, Inbox, Stray};
@@ -284,7 +284,7 @@ impl Connection {
     }
 
     /// Asks a script on `live`, in order with all that was asked before, and waits for the answer until `until`.
-    pub(super) async fn ask(&self, live: &Live, ask: Ask, until: Instant) -> Result<Value, Fault> {
+    pub(super) async fn ask(&self, live: &Live, ask: Ask, until: Instant) -> Result<Answer, Fault> {
         self.watched(live, until, live.lane.ask(&live.connection, ask)).await
     }
 
@@ -304,12 +304,12 @@ impl Connection {
     }
 
     /// Draws the conclusions about the connection from how a command fares.
-    async fn watched(
+    async fn watched<T>(
         &self,
         live: &Live,
         until: Instant,
-        answer: impl Future<Output = Result<Value, Fault>>,
-    ) -> Result<Value, Fault> {
+        answer: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
         let patience = until.remaining();
         match timeout_at(until, answer).await {
             Ok(Err(fault @ (Fault::Broken(_) | Fault::NotSent(_) | Fault::Silent(_)))) => {

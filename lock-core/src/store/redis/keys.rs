@@ -12,14 +12,10 @@ pub(super) fn counter<'b>(namespace: &str, buffer: &'b mut String) -> &'b str {
     write(buffer, format_args!("{namespace}:{{0}}:fence"))
 }
 
-/// The waiters for a lock, by ticket.
+/// The waiters for a lock, by ticket. The scripts know those that stand beside it by the time until which their
+/// tickets are good: `a` for `q`.
 pub(super) fn queue<'b>(name: &Name, buffer: &'b mut String) -> &'b str {
     write(buffer, format_args!("{}:{{0}}:q:{}", name.namespace(), name.key()))
-}
-
-/// The waiters for a lock, by the time until which their tickets are good.
-pub(super) fn alive<'b>(name: &Name, buffer: &'b mut String) -> &'b str {
-    write(buffer, format_args!("{}:{{0}}:a:{}", name.namespace(), name.key()))
 }
 
 /// The channel on which a store is told of grants.

@@ -12,10 +12,10 @@ use std::task::Poll;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Cmd, RedisError, Value};
+use redis::{RedisError, Value};
 use tokio::sync::{Notify, oneshot};
 
-use super::ask::{self, Ask, By};
+use super::ask::{self, Answer, Ask, By};
 use super::error::Fault;
 
 /// What waits to be sent on a connection.
@@ -33,7 +33,7 @@ struct UnderWay(Arc<Lane>);
 #[derive(Debug)]
 struct Item {
     ask: Ask,
-    answer: oneshot::Sender<Result<Value, Fault>>,
+    answer: oneshot::Sender<Result<Answer, Fault>>,
     /// Until the answer is here, or will not come, nothing overtakes it.
     under_way: UnderWay,
 }
@@ -49,17 +49,18 @@ impl Lane {
         self: &Arc<Self>,
         connection: &MultiplexedConnection,
         ask: Ask,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Answer, Fault> {
         let alone = self.under_way.fetch_add(1, Ordering::AcqRel) == 0;
         let under_way = UnderWay(Arc::clone(self));
         if alone {
             let _under_way = under_way;
             let mut connection = connection.clone();
-            let mut answers = call(&mut connection, command_of_one(&ask, By::Digest), 1).await;
+            let mut answers = call(&mut connection, std::slice::from_ref(&ask), By::Digest).await;
             if answers.as_ref().is_err_and(Fault::is_unknown_script) {
-                answers = call(&mut connection, command_of_one(&ask, By::Text), 1).await;
+                answers = call(&mut connection, std::slice::from_ref(&ask), By::Text).await;
             }
-            return answers?.pop().ok_or(Fault::Garbled).and_then(ask::single);
+            let (us, mut answers) = answers?;
+            return answers.pop().ok_or(Fault::Garbled).and_then(|answer| Answer::of(us, answer));
         }
         let (sender, answer) = oneshot::channel();
         if self.push(Item { ask, answer: sender, under_way }) {
@@ -102,11 +103,11 @@ impl Lane {
     fn take(&self) -> Vec<Vec<Item>> {
         let mut items = std::mem::take(&mut *self.lock());
         items.retain(|item| !item.answer.is_closed());
-        items.sort_by_key(|item| item.ask.kind());
+        items.sort_by_key(|item| item.ask.likeness());
         let mut batches: Vec<Vec<Item>> = Vec::new();
         for item in items {
             match batches.last_mut() {
-                Some(batch) if batch.len() < MOST && goes_with(&batch[0].ask, &item.ask) => {
+                Some(batch) if batch.len() < MOST && batch[0].ask.goes_with(&item.ask) => {
                     batch.push(item);
                 }
                 _ => batches.push(vec![item]),
@@ -127,25 +128,21 @@ impl Drop for UnderWay {
     }
 }
 
-fn goes_with(one: &Ask, other: &Ask) -> bool {
-    one.kind() == other.kind() && one.namespace() == other.namespace()
-}
-
 /// Asks all of a batch in one call, and gives each its answer.
 async fn deliver(mut connection: MultiplexedConnection, mut batch: Vec<Item>) {
-    let mut answers = call(&mut connection, command_of(&batch, By::Digest), batch.len()).await;
+    let mut answers = call(&mut connection, &batch, By::Digest).await;
     if answers.as_ref().is_err_and(Fault::is_unknown_script) {
         // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
         batch.retain(|item| !item.answer.is_closed());
-        answers = call(&mut connection, command_of(&batch, By::Text), batch.len()).await;
+        answers = call(&mut connection, &batch, By::Text).await;
     }
     match answers {
-        Ok(answers) => {
+        Ok((us, answers)) => {
             for (item, answer) in batch.into_iter().zip(answers) {
                 let Item { answer: to, under_way, .. } = item;
                 drop(under_way);
                 // One that is gone needs no answer.
-                drop(to.send(ask::single(answer)));
+                drop(to.send(Answer::of(us, answer)));
             }
         }
         Err(fault) => {
@@ -157,24 +154,26 @@ async fn deliver(mut connection: MultiplexedConnection, mut batch: Vec<Item>) {
     }
 }
 
-fn command_of_one(ask: &Ask, by: By) -> Option<Cmd> {
-    ask::command(std::iter::once(ask), by)
-}
-
-fn command_of(batch: &[Item], by: By) -> Option<Cmd> {
-    ask::command(batch.iter().map(|item| &item.ask), by)
-}
-
-/// Sends a call that asks `count` things.
-async fn call(
+/// Sends one call for all of `batch`.
+async fn call<T: AsRef<Ask> + Sync>(
     connection: &mut MultiplexedConnection,
-    cmd: Option<Cmd>,
-    count: usize,
-) -> Result<Vec<Value>, Fault> {
-    let Some(cmd) = cmd else { return Ok(Vec::new()) };
+    batch: &[T],
+    by: By,
+) -> Result<(u64, Vec<Value>), Fault> {
+    let Some(first) = batch.first() else { return Ok((0, Vec::new())) };
+    let kind = first.as_ref().kind();
+    let Some(cmd) = ask::command(batch.iter().map(AsRef::as_ref), by) else {
+        return Ok((0, Vec::new()));
+    };
     match connection.req_packed_command(&cmd).await {
         Ok(Value::ServerError(error)) => Err(Fault::Refused(RedisError::from(error))),
-        Ok(value) => ask::answers(value, count),
+        Ok(value) => ask::answers(value, kind, batch.len()),
         Err(error) => Err(Fault::of(error)),
+    }
+}
+
+impl AsRef<Ask> for Item {
+    fn as_ref(&self) -> &Ask {
+        &self.ask
     }
 }

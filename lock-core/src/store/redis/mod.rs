@@ -303,7 +303,7 @@ impl RedisStore {
         if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             return Ok(Renewed::Other);
         }
-        match answer? {
+        match answer?.value {
             Value::Int(1) => Ok(Renewed::Kept { since }),
             Value::Int(0) => Ok(Renewed::Nobody),
             Value::Int(2) => Ok(Renewed::Other),

@@ -1,68 +1,73 @@
 -- Takes each lock that is free, or ours already, and numbers the grant. A free lock with a queue goes to the first in line,
 -- whoever asks. A claim that names a member gets a place in the queue, or refreshes the one that it has.
--- KEYS: counter; for each claim: lock, queue, alive.
--- ARGV: for each claim: token, ttl in ms, server time in us after which the claim is void, member or '' (does not
--- queue), how long its ticket is good in ms.
--- One answer for each claim:
--- {1, us, fence} granted: the lock lasts at least ttl from us
--- {2, us, pttl, ours, ticket, place} queued: another holds it for pttl ms (-1: it has no expiry); ours: by a token
--- {0, us, pttl, ours} held by another
--- {3, us} void: delivered too late, nothing was done
--- error LOCK: the grant could not be numbered: nothing is held
-local TOKEN = '^=?%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$'
+-- KEYS: counter; for each claim: lock, queue.
+-- ARGV: ttl in ms; server time in us after which the claims are void; how long tickets are good in ms; for each claim its
+-- token; then, unless none wants a place, for each claim its member.
+-- {us} void: delivered too late, nothing was done. Else us and one answer for each claim:
+-- fence: granted, the lock lasts at least ttl from us
+-- {2, pttl, ours, ticket, place}: queued; another holds the lock for pttl ms (-1: it has no expiry); ours: by a token
+-- {0, pttl, ours}: held by another
+local ttl, life = ARGV[1], ARGV[3]
+local count = (#KEYS - 1) / 2
+local asks_for_place = #ARGV > 3 + count
 
--- The number of the grant, for a lock that is ours for the moment; nil if an earlier waiter got it.
-local function keep(lock, queue, alive, member)
-  if redis.call('EXISTS', queue) == 1 then
-    forget_expired(queue, alive, 256)
+local function queued(lock, queue, token, member, taken)
+  local line = line_of(lock, queue)
+  if taken then
+    -- It is free, with a queue, and ours for the moment: for good only if nobody stands before us.
+    line.forget_expired(256)
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if head and head ~= member and hand_off(lock, queue, alive) then return nil end
-    if member ~= '' then leave(queue, alive, member) end
-  end
-  return mint()
-end
-
-local function claim(lock, queue, alive, token, ttl, void_after, member, life)
-  if us > tonumber(void_after) then return {3, us} end
-  if redis.call('SET', lock, token, 'NX', 'PX', ttl) then
-    local ok, number = pcall(keep, lock, queue, alive, member)
-    if not ok then
-      redis.call('DEL', lock)
-      return without_number(number)
+    if not (head and head ~= member and line.hand_off()) then
+      if member then line.leave(member) end
+      number = number + 1
+      return number - 1
     end
-    if number then return {1, us, number} end
   end
   local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
   if holder == token then
     -- Our own claim again, or the lock came to us in between. Never shorten what the holder may believe in.
     if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
-    local ok, number = pcall(mint)
-    if ok then return {1, us, number} end
-    redis.call('DEL', lock)
-    return without_number(number)
+    number = number + 1
+    return number - 1
   end
-  local ours = holder and string.match(holder, TOKEN) and 1 or 0
-  if member == '' then return {0, us, left, ours} end
-  forget_expired(queue, alive, 64)
+  local ours = holder and string.match(holder,
+    '^=?%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$') and 1 or 0
+  if not member then return {0, left, ours} end
+  line.forget_expired(64)
   local ticket = redis.call('ZSCORE', queue, member)
   if not ticket then
-    local ok, number = pcall(mint)
-    if not ok then return without_number(number) end
     ticket = string.format('%.0f', number)
+    number = number + 1
     redis.call('ZADD', queue, ticket, member)
   end
-  redis.call('ZADD', alive, ms + life, member)
+  redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
   redis.call('PEXPIRE', queue, 120000)
-  redis.call('PEXPIRE', alive, 120000)
-  return {2, us, left, ours, tonumber(ticket), redis.call('ZRANK', queue, member)}
+  redis.call('PEXPIRE', line.alive, 120000)
+  return {2, left, ours, tonumber(ticket), redis.call('ZRANK', queue, member)}
 end
 
-read_clock()
-local answers = {}
-for i = 1, (#KEYS - 1) / 3 do
-  local k, a = 3 * i - 1, 5 * i - 4
-  local ok, answer = pcall(claim, KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a, a + 4))
-  answers[i] = ok and answer or redis.error_reply(words(answer))
+local problem = begin()
+if problem then return problem end
+local answers = {us}
+if us <= tonumber(ARGV[2]) then
+  for i = 1, count do
+    local lock, queue, token = KEYS[2 * i], KEYS[2 * i + 1], ARGV[3 + i]
+    local set = redis.pcall('SET', lock, token, 'NX', 'PX', ttl)
+    if set and set.err then
+      answers[i + 1] = set
+    elseif set and redis.call('EXISTS', queue) == 0 then
+      answers[i + 1] = number
+      number = number + 1
+    else
+      local ok, answer = pcall(queued, lock, queue, token, asks_for_place and ARGV[3 + count + i], set)
+      if not ok then
+        -- Not ours unless it is on the record.
+        if set then redis.call('DEL', lock) end
+        answer = redis.error_reply(words(answer))
+      end
+      answers[i + 1] = answer
+    end
+  end
 end
-keep_numbers()
+finish()
 return answers
