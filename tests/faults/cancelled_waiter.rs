@@ -134,6 +134,36 @@ async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
     nothing_remains(&server, &[holder, gone, third]).await;
 }
 
+/// A failover brings back a place that was given up and forgotten. The lock is handed to it, since its inbox listens; the client
+/// knows no such token, and gives it back at once.
+#[tokio::test]
+async fn a_place_that_a_failover_brings_back_holds_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let [holder, third] = clients::<2>(&server.url()).await;
+    let [gone] = clients::<1>(&proxy.url()).await;
+    let guard = holder.mutex("k").lock().await.unwrap();
+    let waiter = tokio::spawn(gone.mutex("k").lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    let member = server.queue("k").remove(0);
+    waiter.abort();
+    drop(waiter.await);
+    settled(&gone).await;
+    assert_eq!(server.queued("k"), 0);
+
+    let next = tokio::spawn(third.mutex("k").lock());
+    eventually("the next one is queued", ms(5_000), || server.queued("k") == 1).await;
+    let _: i64 = server.cli(&format!("ZADD lock:{{0}}:q:k 1 {member}"));
+    let _: i64 = server.cli(&format!("ZADD lock:{{0}}:a:k 9007199254740991 {member}"));
+    assert_eq!(server.queue("k")[0], member);
+    guard.release().await.unwrap();
+    let (guard, took) = within("the lock", ms(10_000), next).await;
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(proxy.seen(Op::Message), 1, "the dead one was told");
+    guard.unwrap().unwrap().release().await.unwrap();
+    nothing_remains(&server, &[holder, gone, third]).await;
+}
+
 /// Thousands of waiters of three clients, dropped at random around their grants: whoever is left is served without a gap.
 #[tokio::test]
 async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {

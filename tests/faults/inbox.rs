@@ -199,6 +199,31 @@ async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
     }
 }
 
+/// A wait begins on a connection that nobody knows to be broken, where the inbox would have to be subscribed anew.
+#[tokio::test]
+async fn a_wait_that_begins_on_a_broken_connection_hangs() {
+    let trace = Trace::start();
+    let server = RedisServer::start();
+    let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+    for _ in 0..3 {
+        let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        // It knows by now that this lock is one to queue for.
+        assert!(waiter.mutex("k").with_wait(ms(100)).lock().await.unwrap_err().is_busy());
+        eventually("it has left", ms(5_000), || server.queued("k") == 0).await;
+        let _killed: i64 = server.cli("CLIENT KILL TYPE pubsub");
+        waiter.mutex("other").lock().await.unwrap().release().await.unwrap();
+        let _killed: i64 = server.cli("CLIENT KILL TYPE normal");
+        let waiting = tokio::spawn(waiter.mutex("k").with_wait(ms(20_000)).lock());
+        let told = || server.queued("k") == 1 && server.inboxes().len() == 1;
+        eventually("it is queued, and listens", ms(2_000), told).await;
+        guard.release().await.unwrap();
+        let (guard, took) = within("the lock", ms(10_000), waiting).await;
+        assert!(took < AT_ONCE, "{took:?}");
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!(warnings(&trace), [""; 0], "nothing is forbidden");
+}
+
 /// R11: 2,000 waiters on 2,000 keys in one process share one inbox, and their memory is given back. redisson#3577, #6328.
 #[tokio::test]
 async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptions() {

@@ -172,7 +172,7 @@ struct Outcomes {
 /// Takes turns, with pauses, and gives up now and then.
 async fn work(client: LockClient, turns: Turns, owner: usize, task: usize) -> Outcomes {
     let mut outcomes = Outcomes::default();
-    for round in 0..dose(14) {
+    for round in 0..dose(8) {
         let mix = (owner * 31 + task * 17 + round * 7) % 10;
         let wait = if mix < 3 { ms(120 + 60 * mix as u64) } else { ms(60_000) };
         match client.mutex("k").with_wait(wait).lock().await {
