@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ask::{Claimed, Place, Taken};
@@ -45,6 +45,8 @@ struct Queued {
 struct Wait<'a> {
     store: &'a RedisStore,
     claim: &'a Claim,
+    /// Whether to ask for a place at once: it was taken before, or the token may have one.
+    contended: bool,
     queued: Option<Queued>,
     /// When to claim next.
     next: Instant,
@@ -148,13 +150,14 @@ enum Answer {
 impl<'a> Wait<'a> {
     fn resume(store: &'a RedisStore, claim: &'a Claim, waiting: &Waiting<'_>) -> Self {
         let now = Instant::now();
-        match store.connection.traces().resume(claim.token) {
-            Some(Parked { queued, next, known, told }) => {
-                waiting.report(known.clone());
-                Self { store, claim, queued: Some(queued), next, known: Some((known, told)) }
-            }
-            None => Self { store, claim, queued: None, next: now, known: None },
+        let traces = store.connection.traces();
+        if let Some(Parked { queued, next, known, told }) = traces.resume(claim.token) {
+            waiting.report(known.clone());
+            let known = Some((known, told));
+            return Self { store, claim, contended: true, queued: Some(queued), next, known };
         }
+        let contended = store.contended.is(&claim.name) || traces.has(claim.token);
+        Self { store, claim, contended, queued: None, next: now, known: None }
     }
 
     /// What happens next.
@@ -201,7 +204,9 @@ impl<'a> Wait<'a> {
     fn entered(&mut self, mut grant: Grant) -> Grant {
         // With the mailbox goes whatever is still told of this wait.
         self.queued = None;
-        self.store.connection.traces().granted(self.claim.token);
+        if self.contended {
+            self.store.connection.traces().granted(self.claim.token);
+        }
         if !self.claim.fencing {
             grant.fence = 0;
         }
@@ -211,8 +216,16 @@ impl<'a> Wait<'a> {
     /// Claims once. Grants that are told meanwhile count as well.
     async fn ask(&mut self, waiting: &Waiting<'_>) -> Result<Answer, Fault> {
         let until = waiting.until().map(|until| until.saturating_add(LAST_ANSWER));
-        if self.queued.is_none() && self.store.contended.is(&self.claim.name) {
-            self.queue(until).await?;
+        if self.contended
+            && let Err(fault) = self.prepare(until).await
+        {
+            // The wait ended meanwhile: what was known before it began is still true.
+            return match &self.known {
+                Some((known @ Progress::Busy(_), _)) if waiting.is_over() => {
+                    Ok(Answer::Told(known.clone()))
+                }
+                _ => Err(fault),
+            };
         }
         let sent = Instant::now();
         let store = self.store;
@@ -242,9 +255,9 @@ impl<'a> Wait<'a> {
             }
             Claimed::Busy { taken, .. } => {
                 store.contended.note(&self.claim.name);
-                self.known = Some((Progress::Busy(taken.left), Instant::now()));
-                self.queue(until).await?;
+                self.contended = true;
                 self.next = Instant::now();
+                self.known = Some((Progress::Busy(taken.left), self.next));
                 Ok(Answer::Told(Progress::Busy(taken.left)))
             }
             Claimed::Queued { us, taken, ticket, place } => {
@@ -267,24 +280,25 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Sees to it that the token has a member for the queue, and that grants are told here. The member stays the
-    /// same for as long as the token waits: another would be a second place.
-    async fn queue(&mut self, until: Option<Instant>) -> Result<(), Fault> {
-        if self.queued.is_some() {
-            return Ok(());
-        }
+    /// Sees to it that grants are told here, on the connection of this moment, and that the token has a member for the
+    /// queue. The member stays the same for as long as the token waits: another would be a second place.
+    async fn prepare(&mut self, until: Option<Instant>) -> Result<(), Fault> {
         let connection = &self.store.connection;
         let live = connection.live(until).await?;
-        let patience = connection.patience(until);
         let namespace = self.claim.name.namespace();
-        let channel = Inbox::join(connection, &live, namespace, patience).await?;
+        let channel = Inbox::join(connection, &live, namespace, connection.patience(until)).await?;
+        if let Some(queued) = &mut self.queued {
+            queued.told &= channel.is_some();
+            return Ok(());
+        }
         let claim_ms = millis_up(self.claim.ttl.min(CLAIM_TTL));
         let mut text = [0; Token::TEXT_LEN];
         let token = self.claim.token.encode(&mut text);
-        let member: Arc<str> = match &channel {
+        let member = connection.traces().member(self.claim.token);
+        let member = member.unwrap_or_else(|| match &channel {
             Some(channel) => format!("{token}:{claim_ms}:={channel}").into(),
             None => format!("{token}:{claim_ms}:~").into(),
-        };
+        });
         let longest = longest_pause(channel.is_some(), self.claim.ttl, self.store);
         let life_ms = millis_up(longest * 3 + TICKET_SLACK);
         self.queued = Some(Queued {
