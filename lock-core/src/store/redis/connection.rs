@@ -49,7 +49,7 @@ pub(super) struct Connection {
 
 #[derive(Default)]
 struct State {
-    live: Option<Live>,
+    live: Option<Arc<Live>>,
     /// Counts connections, so that a fault is charged to the one that it happened on.
     generation: u64,
     /// Commands in a row that were not answered in time.
@@ -61,20 +61,44 @@ struct State {
 }
 
 /// An open connection.
-#[derive(Clone)]
 pub(super) struct Live {
     pub(super) connection: MultiplexedConnection,
     pub(super) generation: u64,
     /// Whether it may carry pushes.
     pub(super) resp3: bool,
     lane: Arc<Lane>,
-    runtime: Arc<Watch>,
+    runtime: Watch,
 }
 
 /// Tells whether the runtime that drives a connection is still there.
 struct Watch {
     alive: Arc<AtomicBool>,
     task: AbortHandle,
+}
+
+/// What a command tells about its connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Health {
+    Answered,
+    /// It was given time, and not answered.
+    Silent,
+    Broken,
+    /// A caller with little patience says nothing.
+    Unknown,
+}
+
+impl Health {
+    pub(super) fn of<T>(answer: &Result<T, Fault>) -> Self {
+        match answer {
+            Ok(_) | Err(Fault::Refused(_) | Fault::Garbled) => Self::Answered,
+            Err(Fault::Silent(_)) => Self::Silent,
+            Err(Fault::Broken(_) | Fault::NotSent(_)) => Self::Broken,
+        }
+    }
+
+    fn of_silence(patience: Duration, request_timeout: Duration) -> Self {
+        if patience >= request_timeout / 2 { Self::Silent } else { Self::Unknown }
+    }
 }
 
 /// This many commands in a row without an answer are no coincidence. One more, and a lease of three seconds would
@@ -131,7 +155,7 @@ impl Connection {
     /// The open connection, dialled if there is none.
     ///
     /// The dial outlives a caller who has less patience than a handshake takes, or none would ever succeed.
-    pub(super) async fn live(self: &Arc<Self>, until: Option<Instant>) -> Result<Live, Fault> {
+    pub(super) async fn live(self: &Arc<Self>, until: Option<Instant>) -> Result<Arc<Live>, Fault> {
         if let Some(live) = self.open() {
             return Ok(live);
         }
@@ -158,12 +182,12 @@ impl Connection {
         }
     }
 
-    fn open(&self) -> Option<Live> {
+    fn open(&self) -> Option<Arc<Live>> {
         let state = self.lock();
         state.live.as_ref().filter(|live| live.runtime.alive.load(Ordering::Acquire)).cloned()
     }
 
-    async fn dial(&self) -> Result<Live, Error> {
+    async fn dial(&self) -> Result<Arc<Live>, Error> {
         let _turn = self.dialing.lock().await;
         if let Some(live) = self.open() {
             return Ok(live);
@@ -191,7 +215,7 @@ impl Connection {
         }
     }
 
-    async fn dial_once(&self) -> Result<Live, Error> {
+    async fn dial_once(&self) -> Result<Arc<Live>, Error> {
         let limit = Instant::now().saturating_add(self.connect_timeout);
         let (mut connection, resp3) = self.shake_hands(limit).await?;
         // Claims carry the server's time, so it must be known before the first.
@@ -205,16 +229,17 @@ impl Connection {
             }
             Err(error) => return Err(Fault::of(error).into()),
         }
-        let lane = Arc::new(Lane::default());
-        let runtime = Watch::over(Arc::clone(&lane).drive(connection.clone()));
         let mut state = self.lock();
         state.generation += 1;
-        let live = Live { connection, generation: state.generation, resp3, lane, runtime };
+        let generation = state.generation;
+        let lane = Arc::new(Lane::new(connection.clone(), Weak::clone(&self.this), generation));
+        let runtime = Watch::over(Arc::clone(&lane).drive());
+        let live = Arc::new(Live { connection, generation, resp3, lane, runtime });
         let State { live: slot, unanswered, failures, dial_after, last_failure, .. } = &mut *state;
         (*unanswered, *failures) = (0, 0);
         (*dial_after, *last_failure) = (None, None);
-        *slot = Some(live.clone());
-        if live.generation > 1 {
+        *slot = Some(Arc::clone(&live));
+        if generation > 1 {
             tracing::info!(target: "lock_core", server = %self.label, "connected again");
         }
         Ok(live)
@@ -283,50 +308,65 @@ impl Connection {
         self.with_resp2.get_async_pubsub().await
     }
 
-    /// Asks a script on `live`, in order with all that was asked before, and waits for the answer until `until`.
-    pub(super) async fn ask(&self, live: &Live, ask: Ask, until: Instant) -> Result<Answer, Fault> {
-        self.watched(live, until, live.lane.ask(&live.connection, ask)).await
+    /// Asks a script on `live`, in order with all that was asked before, and waits for the answer until `until`, but no longer
+    /// than for any answer.
+    pub(super) async fn ask(
+        &self,
+        live: &Live,
+        ask: Ask,
+        until: Option<Instant>,
+    ) -> Result<Answer, Fault> {
+        let Some(until) = until else { return live.lane.ask(ask).await };
+        let patience = until.remaining();
+        if patience >= self.request_timeout {
+            // The lane watches over that by itself, at less cost.
+            return live.lane.ask(ask).await;
+        }
+        match timeout_at(until, live.lane.ask(ask)).await {
+            Ok(answer) => answer,
+            Err(Late) => {
+                self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+                Err(Fault::silent(&self.label))
+            }
+        }
     }
 
-    /// Sends a command and waits for its answer until `until`.
+    /// Sends a command and waits for its answer until `until`, but no longer than for any answer.
     pub(super) async fn send(
         &self,
         live: &Live,
         cmd: &Cmd,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Result<Value, Fault> {
+        let until = self.patience(until);
         let mut connection = live.connection.clone();
-        let answer = async move {
-            let answer = connection.req_packed_command(cmd).await;
-            answer.and_then(Value::extract_error).map_err(Fault::of)
+        let patience = until.remaining();
+        let Ok(answer) = timeout_at(until, connection.req_packed_command(cmd)).await else {
+            self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+            return Err(Fault::silent(&self.label));
         };
-        self.watched(live, until, answer).await
+        let answer = answer.and_then(Value::extract_error).map_err(Fault::of);
+        self.note(live.generation, Health::of(&answer));
+        answer
     }
 
-    /// Draws the conclusions about the connection from how a command fares.
-    async fn watched<T>(
-        &self,
-        live: &Live,
-        until: Instant,
-        answer: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let patience = until.remaining();
-        match timeout_at(until, answer).await {
-            Ok(Err(fault @ (Fault::Broken(_) | Fault::NotSent(_) | Fault::Silent(_)))) => {
-                self.drop_connection(live.generation);
-                Err(fault)
-            }
-            Ok(answer) => {
-                self.answered(live.generation);
-                answer
-            }
-            Err(Late) => {
-                // A caller with little patience says nothing about the connection.
-                if patience >= self.request_timeout / 2 {
-                    self.missed(live.generation);
-                }
-                Err(Fault::silent(&self.label))
-            }
+    /// How long any command may take.
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// The same in microseconds.
+    pub(super) fn request_timeout_us(&self) -> u64 {
+        u64::try_from(self.request_timeout.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Draws the conclusions from how a command on connection `generation` fared.
+    pub(super) fn note(&self, generation: u64, health: Health) {
+        match health {
+            Health::Answered => self.answered(generation),
+            Health::Silent => self.missed(generation),
+            Health::Broken => self.drop_connection(generation),
+            Health::Unknown => {}
         }
     }
 
@@ -340,7 +380,7 @@ impl Connection {
         let release = Ask::Release { name, token: stray.token, member: None, hold_ms: 0 };
         let this = Arc::clone(self);
         runtime.spawn(async move {
-            drop(this.ask(&live, release, this.patience(None)).await);
+            drop(this.ask(&live, release, None).await);
         });
     }
 
@@ -403,7 +443,7 @@ impl Connection {
 impl Watch {
     /// Runs `driver` on the runtime that polls us, which is the one that drives the connection just made, and tells when
     /// that is gone.
-    fn over(driver: impl Future<Output = ()> + Send + 'static) -> Arc<Self> {
+    fn over(driver: impl Future<Output = ()> + Send + 'static) -> Self {
         struct Sign(Arc<AtomicBool>);
         impl Drop for Sign {
             fn drop(&mut self) {
@@ -417,7 +457,7 @@ impl Watch {
             let _sign = sign;
             driver.await;
         });
-        Arc::new(Self { alive, task: task.abort_handle() })
+        Self { alive, task: task.abort_handle() }
     }
 }
 

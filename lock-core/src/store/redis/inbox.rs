@@ -100,7 +100,7 @@ impl Inbox {
     /// The attempt outlives a caller with little patience, or none would ever succeed.
     pub(super) async fn join(
         connection: &Arc<Connection>,
-        live: &Live,
+        live: &Arc<Live>,
         namespace: &str,
         until: Instant,
     ) -> Result<Option<String>, Fault> {
@@ -110,7 +110,7 @@ impl Inbox {
             None => {
                 let runtime = Handle::try_current()
                     .map_err(|_| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
-                let (connection, live) = (Arc::clone(connection), live.clone());
+                let (connection, live) = (Arc::clone(connection), Arc::clone(live));
                 let namespace: Arc<str> = namespace.into();
                 let joined = runtime.spawn(async move {
                     let until = connection.patience(None);

@@ -91,8 +91,7 @@ impl RedisStore {
     /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
     async fn check(&self) -> Result<(), Error> {
         let live = self.connection.live(None).await?;
-        let until = self.connection.patience(None);
-        let info = match self.connection.send(&live, &redis::cmd("INFO"), until).await {
+        let info = match self.connection.send(&live, &redis::cmd("INFO"), None).await {
             Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
             Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
                 tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
@@ -128,8 +127,7 @@ impl RedisStore {
         let (mut text, mut next_text) = ([0; Token::TEXT_LEN], [0; Token::TEXT_LEN]);
         let name = Name::internal(CHECK, token.encode(&mut text));
         let member: Arc<str> = format!("{}:1000:~", next.encode(&mut next_text)).into();
-        let until = self.connection.one_call();
-        let void_after = self.connection.clock().latest_at(until);
+        let void_after = self.connection.clock().latest_at(self.connection.one_call());
         let claim = |token, place| Ask::Claim {
             name: name.clone(),
             token,
@@ -140,9 +138,9 @@ impl RedisStore {
         let release =
             |token, member| Ask::Release { name: name.clone(), token, member, hold_ms: 0 };
         let delete = async |key: &str| {
-            self.connection.send(live, redis::cmd("DEL").arg(key), until).await.map(drop)
+            self.connection.send(live, redis::cmd("DEL").arg(key), None).await.map(drop)
         };
-        let ask = async |ask| self.connection.ask(live, ask, until).await.map(drop);
+        let ask = async |ask| self.connection.ask(live, ask, None).await.map(drop);
         let outcome = async {
             ask(claim(token, None)).await?;
             ask(Ask::Renew { name: name.clone(), token, ttl_ms: 2_000 }).await?;
@@ -187,17 +185,16 @@ impl RedisStore {
         let connection = &self.connection;
         let live = connection.live(until).await?;
         let sent = Instant::now();
-        let patience = connection.patience(until);
         let sent_us = connection.clock().latest_at(sent);
         // If it is taken, the script tells for how long.
         if !claim.fencing
             && place.is_none()
-            && let Some(granted) = self.claim_plainly(claim, &live, sent_us, patience).await?
+            && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
             return Ok(granted);
         }
         // Not what is left of the caller's wait: a claim that is late by a hair shall be granted or refused, not void.
-        let void_after = connection.clock().latest_at(connection.patience(None));
+        let void_after = sent_us.saturating_add(connection.request_timeout_us());
         if let Some(place) = place {
             let over_at = void_after.saturating_add(place.life_ms.saturating_mul(1_000));
             connection.traces().queue(claim.token, &place.member, sent_us, over_at);
@@ -210,7 +207,7 @@ impl RedisStore {
             void_after,
             place: place.cloned(),
         };
-        let answer = connection.ask(&live, ask, patience).await;
+        let answer = connection.ask(&live, ask, until).await;
         if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
             flight.answered();
         } else {
@@ -231,7 +228,7 @@ impl RedisStore {
         claim: &Claim,
         live: &Live,
         sent_us: u64,
-        patience: Instant,
+        until: Option<Instant>,
     ) -> Result<Option<Claimed>, Fault> {
         let in_flight = u64::try_from(PLAIN_CLAIM_IN_FLIGHT.as_micros()).unwrap_or(u64::MAX);
         let void_after = sent_us.saturating_add(in_flight);
@@ -241,7 +238,7 @@ impl RedisStore {
         let mut set = Cmd::with_capacity(6, 128);
         set.arg("SET").arg(claim.name.as_str()).arg(claim.token.encode(&mut text));
         set.arg("NX").arg("PX").arg(millis_up(claim.ttl));
-        let answer = self.connection.send(live, &set, patience).await;
+        let answer = self.connection.send(live, &set, until).await;
         if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
             flight.answered();
         } else {
@@ -296,10 +293,9 @@ impl RedisStore {
     async fn renew_once(&self, renewal: &Renewal) -> Result<Renewed, Fault> {
         let live = self.connection.live(Some(renewal.until)).await?;
         let since = Instant::now();
-        let until = self.connection.patience(Some(renewal.until));
         let (name, ttl_ms) = (renewal.name.clone(), millis_up(renewal.ttl));
         let ask = Ask::Renew { name, token: renewal.token, ttl_ms };
-        let answer = self.connection.ask(&live, ask, until).await;
+        let answer = self.connection.ask(&live, ask, Some(renewal.until)).await;
         if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             return Ok(Renewed::Other);
         }
@@ -316,11 +312,10 @@ impl RedisStore {
         let live = connection.live(None).await?;
         let sent = Instant::now();
         let hold = release.hold_until.map_or(Duration::ZERO, Instant::remaining);
-        let until = connection.patience(None);
         let (name, token) = (release.name.clone(), release.token);
         let member = connection.traces().member(token);
         let ask = Ask::Release { name, token, member, hold_ms: millis_up(hold) };
-        let answer = connection.ask(&live, ask, until).await;
+        let answer = connection.ask(&live, ask, None).await;
         if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             // Nor can a claim of the token that is still on its way take it.
             connection.traces().forget(token);
