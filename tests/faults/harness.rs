@@ -1,5 +1,9 @@
 //! The harness itself: a fault that is not injected proves nothing.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 #[tokio::test]
@@ -50,4 +54,100 @@ async fn each_action_does_what_it_says() {
         gate.open();
         lock_core::testing::settled(&client).await;
     }
+}
+
+/// A bare connection, to see what comes and when.
+struct Bare(TcpStream);
+
+impl Bare {
+    fn open(proxy: &Proxy) -> Self {
+        let address = proxy.url().replace("redis://", "").replace('/', "");
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(ms(50))).unwrap();
+        Self(stream)
+    }
+
+    fn send(&mut self, line: &str) {
+        let words: Vec<_> = line.split(' ').collect();
+        let mut bytes = format!("*{}\r\n", words.len());
+        for word in words {
+            bytes += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.write_all(bytes.as_bytes()).unwrap();
+    }
+
+    /// What comes until nothing comes for 50 ms.
+    fn hear(&mut self) -> String {
+        let (mut text, mut bytes) = (String::new(), [0; 4_096]);
+        loop {
+            match self.0.read(&mut bytes) {
+                Ok(0) => return text + "closed",
+                Ok(count) => text += std::str::from_utf8(&bytes[..count]).unwrap(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return text,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// What comes, until that is `what`.
+    fn hears(&mut self, what: &str) -> String {
+        let (mut text, start) = (String::new(), Instant::now());
+        while !text.contains(what) {
+            text += &self.hear();
+            assert!(start.elapsed() < ms(5_000), "no {what} in {text}");
+        }
+        text
+    }
+}
+
+/// Messages are lost, late or doubled alone, replies and confirmations are not.
+#[test]
+fn messages_meet_their_faults_and_replies_do_not() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    for hello in ["PING", "HELLO 3"] {
+        let mut bare = Bare::open(&proxy);
+        bare.send(hello);
+        let _hello = bare.hears("\r\n");
+        bare.send("SUBSCRIBE inbox");
+        let _confirmed = bare.hears("subscribe");
+        let mut publish = |text: &str, action: Option<Action>| {
+            let rule = action.map(|action| proxy.rule(Op::Message, action).once());
+            assert_eq!(server.cli::<i64>(&format!("PUBLISH inbox {text}")), 1);
+            let start = Instant::now();
+            while rule.as_ref().is_some_and(|rule| rule.hits() == 0) {
+                assert!(start.elapsed() < ms(5_000));
+            }
+            bare.send("PING");
+            let reply = if hello == "PING" { "pong" } else { "PONG" };
+            bare.hears(reply)
+        };
+        assert!(publish("plain", None).contains("plain"));
+        assert!(!publish("lost", Some(Action::Vanish)).contains("lost"));
+        assert_eq!(publish("double", Some(Action::Duplicate)).matches("double").count(), 2);
+        let gate = Gate::new();
+        assert!(!publish("held", Some(Action::HoldReply(gate.clone()))).contains("held"));
+        assert!(!publish("late", Some(Action::DelayReply(ms(300)))).contains("late"));
+        assert!(publish("overtakes", None).contains("overtakes"));
+        let late = bare.hears("late");
+        assert!(!late.contains("held"), "{late}");
+        gate.open();
+        let _held = bare.hears("held");
+        let message = proxy.messages().into_iter().find(|message| message.text == "late").unwrap();
+        assert!(message.passed.unwrap() - message.came >= ms(300));
+        let lost = proxy.messages().into_iter().find(|message| message.text == "lost").unwrap();
+        assert_eq!(lost.passed, None);
+    }
+    assert_eq!((proxy.seen(Op::Hello), proxy.seen(Op::Subscribe)), (1, 2));
+    assert_eq!(proxy.seen(Op::Message), 12);
+
+    // A refused question for RESP3, and a confirmation that is lost, leave the other replies where they belong.
+    let _old = proxy.rule(Op::Hello, Action::Refuse("NOPROTO no")).once();
+    let _unconfirmed = proxy.rule(Op::Subscribe, Action::Vanish).once();
+    let mut bare = Bare::open(&proxy);
+    for command in ["HELLO 3", "ECHO one", "SUBSCRIBE inbox", "PING two"] {
+        bare.send(command);
+    }
+    let heard = bare.hears("two");
+    assert!(heard.starts_with("-NOPROTO no\r\n$3\r\none\r\n*2\r\n$4\r\npong"), "{heard}");
 }

@@ -1,19 +1,27 @@
 //! Faults that people met in lock libraries, each on a real Redis server. The public reports stand at the
 //! tests; the letters are those of the collection that the tests follow.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+// Figures are printed for whoever asks for them with `--nocapture`.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 mod acquire;
 mod bad_input;
 mod cancelled;
+mod cancelled_waiter;
+mod crowd;
 mod deadline;
 mod fencing;
+mod handed;
 mod harness;
+mod inbox;
 mod keys;
 mod lifecycle;
 mod locked_functions;
 mod observed;
 mod outage;
 mod permissions;
+mod queue;
 mod release;
 mod renewal;
+mod stale_grant;
+mod upheaval;
 mod waiting;

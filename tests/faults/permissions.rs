@@ -8,7 +8,7 @@ use lock_tests::{RedisServer, Trace, ms, within};
 const DOCS: &str = include_str!("../../lock-core/src/store/redis/mod.rs");
 
 /// The line that the documentation of `RedisStore` gives.
-fn documented() -> Vec<&'static str> {
+pub(crate) fn documented() -> Vec<&'static str> {
     let line = DOCS.lines().find_map(|line| {
         line.trim_start_matches("//!").trim_start_matches("///").trim().strip_prefix("ACL SETUSER ")
     });

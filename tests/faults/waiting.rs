@@ -1,38 +1,18 @@
 //! Waiting: how soon a free lock is taken, what waiting costs the server, and who waits for nobody.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockOptions};
 use lock_tests::{Action, Op, Proxy, RedisServer, client, client_with, eventually, ms, within};
 
-/// A waiter asks again after at most this long.
-const POLL: Duration = Duration::from_millis(105);
-/// Commands of waiters per second, key and process.
+/// Commands of waiters per second, key and process, against a holder that is not one of ours.
 const RATE: u64 = 20;
 
-/// P23: the release lands between the waiter's failed try and whatever it waits for. ionelmc/python-redis-lock#71.
-#[tokio::test]
-async fn a_waiter_takes_a_freed_lock_within_the_poll_interval() {
-    let server = RedisServer::start();
-    let (a, b) = (client(&server.url()).await, client(&server.url()).await);
-    let mut in_time = 0;
-    for round in 0..12 {
-        let guard = a.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
-        let waiter = tokio::spawn(b.mutex("k").with_wait(ms(20_000)).lock());
-        // From the first try on, at each place of the poll interval.
-        tokio::time::sleep(ms(1 + round * 11)).await;
-        assert!(!waiter.is_finished());
-        guard.release().await.unwrap();
-        let (next, took) = within("the lock", ms(10_000), waiter).await;
-        next.unwrap().unwrap().release().await.unwrap();
-        in_time += u32::from(took <= POLL + ms(30));
-    }
-    // Each of them on an idle machine; a busy one delays some.
-    assert!(in_time >= 8, "{in_time} of 12");
-}
-
-/// One claim per key and process, however many wait behind it, and at most twenty commands a second.
+/// One claim per key and process, however many wait behind it: at most twenty commands a second against a foreign holder,
+/// and a few for all of them when it is free, since they hand it on among themselves.
 #[tokio::test]
 async fn fifty_waiters_of_one_process_cost_no_more_than_one() {
     let server = RedisServer::start();
@@ -48,23 +28,34 @@ async fn fifty_waiters_of_one_process_cost_no_more_than_one() {
         assert!(error.is_busy(), "{error:?}");
     }
     let (calls, took) = (server.script_calls(), start.elapsed());
-    assert!(calls >= 10, "{calls}: it was polled");
+    assert!(calls >= 4, "{calls}: it was polled");
     assert!(calls <= RATE * (took.as_secs() + 1), "{calls} calls in {took:?}");
 
-    // When it is free, each gets it in turn, with one claim and one release each.
-    let winners: Vec<_> = (0..50).map(|_| wait(ms(60_000))).collect();
-    eventually("they wait", ms(5_000), || server.script_calls() > calls).await;
-    assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
+    let served = Arc::new(AtomicUsize::new(0));
+    let winners: Vec<_> = (0..50)
+        .map(|_| {
+            let (mutex, served) = (client.mutex("k").with_wait(ms(60_000)), Arc::clone(&served));
+            tokio::spawn(async move {
+                let guard = mutex.lock().await.unwrap();
+                served.fetch_add(1, Ordering::Relaxed);
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    eventually("they wait", ms(5_000), || server.queued("k") == 1).await;
     server.reset_calls();
+    assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
     for winner in winners {
-        winner.await.unwrap().unwrap().release().await.unwrap();
+        winner.await.unwrap();
     }
+    assert_eq!(served.load(Ordering::Relaxed), 50);
     let calls = server.script_calls();
-    assert!((100..=105).contains(&calls), "{calls} calls for 50 pairs");
+    // One claim and one release, and as many again for each five milliseconds that a busy machine takes for it.
+    assert!((2..=30).contains(&calls), "{calls} calls for 50 turns");
     assert!(Vitals::of(&client).is_idle());
 }
 
-/// Waiters that come and go, each with little patience, poll no faster together than one that stays.
+/// Waiters that come and go, each with little patience, do no more than take a place and leave it.
 #[tokio::test]
 async fn impatient_waiters_one_after_another_do_not_poll_faster() {
     let server = RedisServer::start();
@@ -84,8 +75,11 @@ async fn impatient_waiters_one_after_another_do_not_poll_faster() {
         assert!(error.is_busy(), "{error:?}");
     }
     assert!(count > 100, "{count}");
+    settled(&client).await;
     let calls = server.script_calls();
-    assert!(calls <= RATE * (start.elapsed().as_secs() + 1), "{calls} calls for {count} waiters");
+    let polls = RATE * (start.elapsed().as_secs() + 1);
+    assert!(calls <= 2 * count as u64 + polls, "{calls} calls for {count} waiters");
+    assert!(server.queue("k").is_empty());
 }
 
 /// Those who stand behind tasks of their own process and give up are told "busy": the store is fine.
@@ -124,6 +118,7 @@ async fn a_try_is_one_command() {
     assert!(client.mutex("k").try_lock().await.unwrap().is_none());
     assert_eq!(server.script_calls(), 1);
     assert_eq!(server.calls("subscribe") + server.calls("psubscribe"), 0);
+    assert_eq!((server.queued("k"), server.inboxes().len()), (0, 0));
     let guard = client.mutex("free").try_lock().await.unwrap().expect("free");
     assert_eq!(server.script_calls(), 2);
     guard.release().await.unwrap();
@@ -188,7 +183,7 @@ async fn a_waiter_survives_what_happens_to_its_claims() {
         faults.into_iter().map(|action| proxy.rule(Op::Acquire, action).after(1).once()).collect();
     let waiter = tokio::spawn(client.mutex("k").with_wait(ms(60_000)).lock());
     let met = || faults.iter().all(|fault| fault.hits() == 1);
-    eventually("it met them all", ms(20_000), met).await;
+    eventually("it met them all", ms(30_000), met).await;
     assert!(!waiter.is_finished());
     assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
     let (guard, _) = within("the lock", ms(10_000), waiter).await;

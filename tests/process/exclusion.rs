@@ -8,39 +8,52 @@ use crate::support::history::{Ground, Verdict};
 use crate::support::worker::{Worker, number};
 
 const PROCESSES: usize = 4;
-const TASKS: u64 = 8;
 
 /// How they contend.
-struct Contest {
+pub(crate) struct Contest {
     name: &'static str,
     span: Duration,
     ttl: u64,
     keys: u64,
+    /// The tasks of each process.
+    tasks: u64,
     /// How long a body takes, in microseconds.
     work: u64,
 }
 
+impl Contest {
+    pub(crate) fn new(name: &'static str, keys: u64, span: Duration) -> Self {
+        Self { name, span, ttl: 10_000, keys, tasks: 8, work: 500 }
+    }
+
+    pub(crate) fn with_tasks(self, tasks: u64) -> Self {
+        Self { tasks, ..self }
+    }
+}
+
 /// What the workers report in all.
 #[derive(Debug, Default)]
-struct Tally {
-    turns: u64,
-    busy: u64,
-    lost: u64,
-    failed: u64,
+pub(crate) struct Tally {
+    pub(crate) turns: u64,
+    pub(crate) busy: u64,
+    pub(crate) lost: u64,
+    pub(crate) failed: u64,
+    /// Commands, as the server counted them.
+    pub(crate) calls: u64,
     reports: Vec<String>,
 }
 
 /// Lets processes contend while `disturb` does what it does, and checks what they did.
-fn contend(
+pub(crate) fn contend(
     contest: &Contest,
     disturb: impl Fn(&RedisServer, &[Worker], Instant),
 ) -> (Tally, Verdict, u64) {
-    let &Contest { name, span, ttl, keys, work } = contest;
+    let &Contest { name, span, ttl, keys, tasks, work } = contest;
     let server = RedisServer::start();
     let ground = Ground::new(name, keys);
     let args = [
         format!("ttl={ttl}"),
-        format!("tasks={TASKS}"),
+        format!("tasks={tasks}"),
         format!("keys={keys}"),
         format!("work={work}"),
         format!("for={}", span.as_millis()),
@@ -62,6 +75,7 @@ fn contend(
         tally.reports.push(event);
         assert!(worker.ends_well());
     }
+    tally.calls = server.script_calls();
     let verdict = ground.check();
     assert_eq!(verdict.turns, tally.turns);
     (tally, verdict, ground.counted())
@@ -69,7 +83,7 @@ fn contend(
 
 #[test]
 fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
-    let contest = Contest { name: "calm", span: ms(5_000), ttl: 10_000, keys: 3, work: 500 };
+    let contest = Contest::new("calm", 3, ms(5_000));
     let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
     assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
     assert!(tally.turns > 100 && verdict.handovers > 20, "{tally:?} {verdict:?}");
@@ -79,12 +93,12 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
 /// Connections are killed, scripts forgotten, the server stalls: answers are lost, locks are not.
 #[test]
 fn broken_connections_and_a_stalling_server_break_no_exclusion() {
-    let contest = Contest { name: "rough", span: ms(6_000), ttl: 5_000, keys: 3, work: 500 };
+    let contest = Contest { ttl: 5_000, ..Contest::new("rough", 3, ms(6_000)) };
     let (tally, verdict, counted) = contend(&contest, |server, _, end| {
         let mut cli = server.connect();
         let mut killed = 0_i64;
         while Instant::now() < end {
-            // A connection that listens for hand-overs is of the second type.
+            // Those that have an inbox are of the other type.
             for kind in ["normal", "pubsub"] {
                 let kill = format!("CLIENT KILL TYPE {kind} SKIPME yes");
                 killed += cli.run::<i64>(&kill).unwrap();
@@ -106,7 +120,7 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
 /// back too late, which no lease can prevent; but no turn begins late, and none overlaps another one's lease.
 #[test]
 fn stopped_processes_overstay_no_lease() {
-    let contest = Contest { name: "stopped", span: ms(6_000), ttl: 400, keys: 8, work: 5_000 };
+    let contest = Contest { ttl: 400, work: 5_000, ..Contest::new("stopped", 8, ms(6_000)) };
     let (tally, verdict, _) = contend(&contest, |_, workers, end| {
         let mut turn = 0;
         while Instant::now() + ms(1_000) < end {

@@ -3,6 +3,7 @@
 
 mod drain;
 mod exclusion;
+mod handoff;
 mod holder;
 mod support;
 mod tls;

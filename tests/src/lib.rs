@@ -25,8 +25,10 @@
     let_underscore_drop
 )]
 
+pub mod history;
 mod process;
 mod proxy;
+mod remains;
 mod resp;
 mod scripts;
 mod server;
@@ -34,7 +36,7 @@ mod trace;
 mod wait;
 
 pub use self::process::{Signal, send_signal};
-pub use self::proxy::{Action, Gate, Op, Proxy, Rule, RuleBuilder};
+pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};
 pub use self::server::{Cli, RedisServer, free_port};
 pub use self::trace::Trace;
 pub use self::wait::{eventually, eventually_some, within};
@@ -53,6 +55,16 @@ pub async fn client(url: &str) -> LockClient {
 pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
     let store = RedisStore::connect(url).await.unwrap();
     LockClient::builder(store).with_defaults(defaults).build().unwrap()
+}
+
+/// How often a heavy test does what it does: `small` times, or as many times more as `LOCK_TESTS_DOSE` says.
+///
+/// # Panics
+///
+/// If that is no number.
+#[must_use]
+pub fn dose(small: usize) -> usize {
+    small * std::env::var("LOCK_TESTS_DOSE").map_or(1, |dose| dose.parse::<usize>().unwrap())
 }
 
 /// Milliseconds, which most tests count in.

@@ -43,12 +43,13 @@ fn items(from: &mut impl BufRead, bytes: &mut Vec<u8>, count: i64) -> io::Result
     Ok(())
 }
 
-/// The arguments of a command in the form that clients send.
+/// The arguments of a command in the form that clients send, or the parts of a message.
 pub(crate) fn arguments(command: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = command;
     let mut args = Vec::new();
     let mut header = Vec::new();
-    if rest.read_until(b'\n', &mut header).is_err() || header.first() != Some(&b'*') {
+    if rest.read_until(b'\n', &mut header).is_err() || !matches!(header.first(), Some(b'*' | b'>'))
+    {
         return args;
     }
     while !rest.is_empty() {
@@ -66,6 +67,32 @@ pub(crate) fn arguments(command: &[u8]) -> Vec<Vec<u8>> {
         rest = rest.get(2..).unwrap_or_default();
     }
     args
+}
+
+/// What a server sends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// The answer to a command. To a subscription that is the first part of a push in RESP3, and of an array in RESP2.
+    Reply,
+    /// What was published on a channel.
+    Message,
+    /// Something else that nobody asked for.
+    Notice,
+}
+
+/// What a message from the server is, in RESP2 and in RESP3.
+pub(crate) fn kind(frame: &[u8]) -> Kind {
+    let push = frame.first() == Some(&b'>');
+    if !push && !frame.starts_with(b"*3\r\n$") && !frame.starts_with(b"*4\r\n$") {
+        return Kind::Reply;
+    }
+    let word = arguments(frame).into_iter().next().unwrap_or_default();
+    match word.as_slice() {
+        b"message" | b"smessage" | b"pmessage" => Kind::Message,
+        word if word.ends_with(b"subscribe") => Kind::Reply,
+        _ if push => Kind::Notice,
+        _ => Kind::Reply,
+    }
 }
 
 #[cfg(test)]
@@ -87,5 +114,19 @@ mod tests {
     fn a_command_is_taken_apart() {
         let args = arguments(b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\n");
         assert_eq!(args, [b"GET".to_vec(), b"a\r\nb".to_vec()]);
+    }
+
+    #[test]
+    fn messages_are_told_from_answers() {
+        for (frame, expected) in [
+            (">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", Kind::Message),
+            ("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", Kind::Message),
+            (">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", Kind::Reply),
+            ("*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", Kind::Reply),
+            (">2\r\n$10\r\ninvalidate\r\n*0\r\n", Kind::Notice),
+            ("*3\r\n:1\r\n:2\r\n:3\r\n", Kind::Reply),
+        ] {
+            assert_eq!(kind(frame.as_bytes()), expected, "{frame}");
+        }
     }
 }

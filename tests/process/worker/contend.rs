@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lock_core::{LockClient, LockOptions};
+use lock_tests::history::now;
 
-use crate::{Args, now, say};
+use crate::{Args, say};
 
 /// Two readings of a clock in a row take no longer, unless the process is stopped in between. In nanoseconds.
 const SOON: u128 = 5_000_000;

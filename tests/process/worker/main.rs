@@ -12,8 +12,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_core::time::Instant;
 use lock_core::{LockClient, LockOptions};
+use lock_tests::history::now;
 
 /// What the process was told.
 struct Args(Vec<String>);
@@ -46,11 +46,6 @@ impl Args {
     fn millis(&self, name: &str) -> Duration {
         Duration::from_millis(self.number(name))
     }
-}
-
-/// Nanoseconds on the clock that all processes share.
-fn now() -> u128 {
-    Instant::now().saturating_since(Instant::from_origin(Duration::ZERO)).as_nanos()
 }
 
 /// Reports an event to the process that started this one.

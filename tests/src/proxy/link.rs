@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Action, Gate, Shared};
+use super::{Action, Gate, Op, Shared};
+use crate::resp::Kind;
 use crate::{resp, scripts};
 
 /// A client's connection and the one to the server that belongs to it.
@@ -57,13 +58,14 @@ impl Link {
     }
 
     pub(super) fn run(self: Arc<Self>, shared: &Arc<Shared>) {
-        let (up, shared) = (Arc::clone(&self), Arc::clone(shared));
+        let (up, sharing) = (Arc::clone(&self), Arc::clone(shared));
         std::thread::spawn(move || {
-            up.requests(&shared);
+            up.requests(&sharing);
             up.close();
         });
+        let sharing = Arc::clone(shared);
         std::thread::spawn(move || {
-            self.replies();
+            self.replies(&sharing);
             self.close();
         });
     }
@@ -87,7 +89,7 @@ impl Link {
             if self.mute.load(Ordering::Acquire) {
                 continue;
             }
-            let op = scripts::classify(&resp::arguments(&command));
+            let op = op_of(&resp::arguments(&command));
             shared.see(op);
             match shared.rules.action(op) {
                 None => self.forward(&command, Owed::Reply),
@@ -114,12 +116,15 @@ impl Link {
                     self.forward(&command, Owed::Nothing);
                 }
                 Some(Action::Refuse(error)) => self.answer(format!("-{error}\r\n")),
+                Some(Action::Vanish) => self.forward(&command, Owed::Nothing),
+                Some(Action::Scatter(_)) => panic!("only messages are scattered"),
             }
         }
     }
 
     fn forward(&self, command: &[u8], owed: Owed) {
-        self.owed.lock().unwrap().push_back(owed);
+        let answers = answers(&resp::arguments(command));
+        self.owed.lock().unwrap().extend(std::iter::repeat_n(owed, answers));
         // If the server is gone, the other thread finds out.
         let _ = (&self.server).write_all(command);
     }
@@ -158,14 +163,21 @@ impl Link {
         }
     }
 
-    fn replies(&self) {
+    fn replies(self: &Arc<Self>, shared: &Arc<Shared>) {
         let mut from = BufReader::new(&self.server);
         while let Ok(reply) = resp::frame(&mut from) {
-            // Pushed messages answer nothing.
-            if reply[0] == b'>' {
-                let _turn = self.owed.lock().unwrap();
-                self.write(&reply);
-                continue;
+            match resp::kind(&reply) {
+                Kind::Reply => {}
+                Kind::Message => {
+                    if self.message(shared, reply) {
+                        continue;
+                    }
+                    return;
+                }
+                Kind::Notice => {
+                    self.pass(&reply);
+                    continue;
+                }
             }
             let due = self.owed.lock().unwrap().front().cloned();
             match due {
@@ -182,4 +194,66 @@ impl Link {
             self.pay(&mut owed);
         }
     }
+
+    /// Does to a message what the rules say. Whether the connection stays open.
+    fn message(self: &Arc<Self>, shared: &Arc<Shared>, frame: Vec<u8>) -> bool {
+        shared.see(Op::Message);
+        let text = resp::arguments(&frame).pop().unwrap_or_default();
+        let place = shared.note(String::from_utf8_lossy(&text).into_owned());
+        let mut wait: Option<Box<dyn FnOnce() + Send>> = None;
+        match shared.rules.action(Op::Message) {
+            None => {}
+            Some(Action::Vanish) => return true,
+            Some(Action::CloseBefore) => return false,
+            Some(Action::Duplicate) => self.pass(&frame),
+            Some(Action::DelayReply(delay)) => {
+                wait = Some(Box::new(move || std::thread::sleep(delay)));
+            }
+            Some(Action::HoldReply(gate)) => wait = Some(Box::new(move || gate.wait())),
+            // Golden-ratio steps cover the range evenly.
+            Some(Action::Scatter(most)) => {
+                let delay = most.mul_f64((place as f64 * 0.618_033_988_75).fract());
+                wait = Some(Box::new(move || std::thread::sleep(delay)));
+            }
+            Some(other) => panic!("{other:?} does not happen to messages"),
+        }
+        let (this, shared) = (Arc::clone(self), Arc::clone(shared));
+        let pass = move || {
+            shared.note_passed(place);
+            this.pass(&frame);
+        };
+        let Some(wait) = wait else {
+            pass();
+            return true;
+        };
+        std::thread::spawn(move || {
+            wait();
+            pass();
+        });
+        true
+    }
+
+    /// Writes what is nobody's reply.
+    fn pass(&self, frame: &[u8]) {
+        let _turn = self.owed.lock().unwrap();
+        self.write(frame);
+    }
+}
+
+/// What a command is to the locks.
+fn op_of(args: &[Vec<u8>]) -> Op {
+    match (scripts::classify(args), name(args).as_slice()) {
+        (Op::Other, b"hello") => Op::Hello,
+        (Op::Other, b"subscribe" | b"ssubscribe" | b"psubscribe") => Op::Subscribe,
+        (op, _) => op,
+    }
+}
+
+/// How many answers a command gets: subscriptions get one for each channel.
+fn answers(args: &[Vec<u8>]) -> usize {
+    if name(args).ends_with(b"subscribe") { (args.len() - 1).max(1) } else { 1 }
+}
+
+fn name(args: &[Vec<u8>]) -> Vec<u8> {
+    args.first().map_or(&[][..], Vec::as_slice).to_ascii_lowercase()
 }

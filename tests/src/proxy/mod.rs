@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use self::link::Link;
 use self::rule::Rules;
@@ -26,8 +27,25 @@ pub enum Op {
     Renew,
     /// A release.
     Release,
-    /// Anything else: handshake, check, `TIME`.
+    /// The question for RESP3, with which a handshake begins.
+    Hello,
+    /// The subscription of an inbox.
+    Subscribe,
+    /// A message on its way to the inbox of a client. No command: the one thing here that comes from the server.
+    Message,
+    /// Anything else: the rest of the handshake, the check, `TIME`.
     Other,
+}
+
+/// A message that came for the inbox of a client.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// What it says.
+    pub text: String,
+    /// When it came to the proxy.
+    pub came: Instant,
+    /// When it was passed on, for the first time.
+    pub passed: Option<Instant>,
 }
 
 /// A proxy in front of a server. Closes all connections on drop.
@@ -40,7 +58,8 @@ pub struct Proxy {
 struct Shared {
     target: Mutex<SocketAddr>,
     rules: Rules,
-    seen: [AtomicUsize; 4],
+    seen: [AtomicUsize; 7],
+    messages: Mutex<Vec<Message>>,
     accepted: AtomicUsize,
     turns_away: AtomicBool,
     ignores: AtomicBool,
@@ -59,6 +78,7 @@ impl Proxy {
             target: Mutex::new(SocketAddr::from(([127, 0, 0, 1], server.port()))),
             rules: Rules::default(),
             seen: Default::default(),
+            messages: Mutex::default(),
             accepted: AtomicUsize::new(0),
             turns_away: AtomicBool::new(false),
             ignores: AtomicBool::new(false),
@@ -85,6 +105,12 @@ impl Proxy {
     #[must_use]
     pub fn seen(&self, op: Op) -> usize {
         self.shared.seen[op as usize].load(Ordering::Acquire)
+    }
+
+    /// The messages that came for clients, in the order in which they came.
+    #[must_use]
+    pub fn messages(&self) -> Vec<Message> {
+        self.shared.messages.lock().unwrap().clone()
     }
 
     /// How many connections clients have opened, those that were turned away included.
@@ -155,6 +181,18 @@ impl Shared {
 
     fn see(&self, op: Op) {
         self.seen[op as usize].fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes down a message, and gives its place in the list.
+    fn note(&self, text: String) -> usize {
+        let mut messages = self.messages.lock().unwrap();
+        messages.push(Message { text, came: Instant::now(), passed: None });
+        messages.len() - 1
+    }
+
+    fn note_passed(&self, place: usize) {
+        let passed = &mut self.messages.lock().unwrap()[place].passed;
+        let _ = passed.get_or_insert_with(Instant::now);
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::Op;
 
 /// What happens to a command.
+///
+/// A message ([`Op::Message`]) is lost, delayed, held or doubled alone: nothing waits behind it, neither replies nor other messages.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Action {
@@ -33,6 +35,10 @@ pub enum Action {
     Duplicate,
     /// It does not arrive; the client gets this error in reply.
     Refuse(&'static str),
+    /// It is executed; its reply alone does not arrive. A message does not arrive.
+    Vanish,
+    /// A message arrives after some time up to this, another one for each message.
+    Scatter(Duration),
 }
 
 /// Something to wait at until the test opens it.

@@ -1,0 +1,231 @@
+//! Waiters that are dropped before, while and after they are granted the lock: P21, R1. redisson#7272.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client_with, dose, eventually, ms, within};
+
+use crate::handed::AT_ONCE;
+
+/// No expiry helps within a test.
+const TTL: Duration = ms(60_000);
+
+async fn clients<const N: usize>(url: &str) -> [LockClient; N] {
+    let mut all = Vec::new();
+    for _ in 0..N {
+        all.push(client_with(url, LockOptions::new().with_ttl(TTL).with_wait(TTL)).await);
+    }
+    all.try_into().unwrap_or_else(|_| unreachable!())
+}
+
+/// Nothing is left of anybody.
+async fn nothing_remains(server: &RedisServer, clients: &[LockClient]) {
+    for client in clients {
+        settled(client).await;
+        eventually("it is idle", ms(5_000), || Vitals::of(client).is_idle()).await;
+    }
+    eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
+    assert!(server.inboxes().len() <= clients.len(), "{:?}", server.inboxes());
+}
+
+/// Drives `future`, and drops it instead of polling it once more than `count` times.
+async fn polled<F: Future>(future: F, count: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = count;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+/// Dropped at each of its awaits, woken or not, while the lock is held and after it was released to it: the next in the queue
+/// is served at once.
+#[tokio::test]
+async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
+    let server = RedisServer::start();
+    let clients = clients::<3>(&server.url()).await;
+    let mutexes: Vec<_> = clients.iter().map(|client| client.mutex("k")).collect();
+    let (mut dropped, mut granted) = (0, 0);
+    for count in 0..24 {
+        for released_first in [false, true] {
+            let guard = mutexes[0].lock().await.unwrap();
+            let victim = tokio::spawn(polled(mutexes[1].lock(), count % 12 + 1));
+            // So that the next one stands behind it.
+            let placed = || server.queued("k") == 1 || victim.is_finished();
+            eventually("it is queued or gone", ms(5_000), placed).await;
+            let behind = server.queued("k") + 1;
+            let next = tokio::spawn(mutexes[2].lock());
+            eventually("the next one is queued", ms(5_000), || server.queued("k") == behind).await;
+            if !released_first {
+                victim.abort();
+                if count >= 12 {
+                    // In the same instant.
+                    tokio::task::yield_now().await;
+                }
+            }
+            guard.release().await.unwrap();
+            if released_first {
+                for _ in 0..count {
+                    tokio::task::yield_now().await;
+                }
+                victim.abort();
+            }
+            match victim.await {
+                Ok(Some(guard)) => {
+                    granted += 1;
+                    drop(guard.unwrap());
+                }
+                Ok(None) | Err(_) => dropped += 1,
+            }
+            let (guard, took) = within("the lock", ms(10_000), next).await;
+            assert!(took < AT_ONCE, "{took:?} after {count} polls");
+            guard.unwrap().unwrap().release().await.unwrap();
+        }
+    }
+    assert!(dropped >= 20, "{dropped} dropped, {granted} granted");
+    nothing_remains(&server, &clients).await;
+}
+
+/// The grant is on its way when the waiter goes: the client answers it with a release as soon as it comes.
+#[tokio::test]
+async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let [holder, third] = clients::<2>(&server.url()).await;
+    let [gone] = clients::<1>(&proxy.url()).await;
+    for round in 0..3 {
+        let guard = holder.mutex("k").lock().await.unwrap();
+        let waiter = tokio::spawn(gone.mutex("k").lock());
+        eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+        let next = tokio::spawn(third.mutex("k").lock());
+        eventually("the next one is queued", ms(5_000), || server.queued("k") == 2).await;
+        let (message, leave) = (Gate::new(), Gate::new());
+        let told = proxy.rule(Op::Message, Action::HoldReply(message.clone())).once();
+        let left = proxy.rule(Op::Release, Action::HoldRequest(leave.clone())).once();
+        guard.release().await.unwrap();
+        eventually("it is granted", ms(5_000), || told.hits() == 1).await;
+        waiter.abort();
+        drop(waiter.await);
+        if round > 0 {
+            eventually("it leaves", ms(5_000), || left.hits() == 1).await;
+        }
+        assert_eq!(server.queued("k"), 1, "the next one still waits");
+        // Which of the two comes first must not matter.
+        if round == 1 {
+            message.open();
+        }
+        leave.open();
+        let (guard, took) = within("the lock", ms(10_000), next).await;
+        assert!(took < AT_ONCE, "round {round}: {took:?}");
+        message.open();
+        guard.unwrap().unwrap().release().await.unwrap();
+        left.end();
+        settled(&gone).await;
+    }
+    nothing_remains(&server, &[holder, gone, third]).await;
+}
+
+/// A failover brings back a place that was given up and forgotten. The lock is handed to it, since its inbox listens; the client
+/// knows no such token, and gives it back at once.
+#[tokio::test]
+async fn a_place_that_a_failover_brings_back_holds_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let [holder, third] = clients::<2>(&server.url()).await;
+    let [gone] = clients::<1>(&proxy.url()).await;
+    let guard = holder.mutex("k").lock().await.unwrap();
+    let waiter = tokio::spawn(gone.mutex("k").lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    let member = server.queue("k").remove(0);
+    waiter.abort();
+    drop(waiter.await);
+    settled(&gone).await;
+    assert_eq!(server.queued("k"), 0);
+
+    let next = tokio::spawn(third.mutex("k").lock());
+    eventually("the next one is queued", ms(5_000), || server.queued("k") == 1).await;
+    let _: i64 = server.cli(&format!("ZADD lock:{{0}}:q:k 1 {member}"));
+    let _: i64 = server.cli(&format!("ZADD lock:{{0}}:a:k 9007199254740991 {member}"));
+    assert_eq!(server.queue("k")[0], member);
+    guard.release().await.unwrap();
+    let (guard, took) = within("the lock", ms(10_000), next).await;
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(proxy.seen(Op::Message), 1, "the dead one was told");
+    guard.unwrap().unwrap().release().await.unwrap();
+    nothing_remains(&server, &[holder, gone, third]).await;
+}
+
+/// Thousands of waiters of three clients, dropped at random around their grants: whoever is left is served without a gap.
+#[tokio::test]
+async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
+    const TASKS: usize = 2;
+    let rounds = dose(700);
+    let server = RedisServer::start();
+    let clients = clients::<3>(&server.url()).await;
+    let start = Instant::now();
+    for _ in 0..50 {
+        clients[0].mutex("k").lock().await.unwrap().release().await.unwrap();
+    }
+    let round_trip = start.elapsed() / 100;
+    let grants = Arc::new(Mutex::new(vec![Instant::now()]));
+    let mut tasks = Vec::new();
+    for number in 0..clients.len() * TASKS {
+        let (mutex, grants) = (clients[number / TASKS].mutex("k"), Arc::clone(&grants));
+        tasks.push(tokio::spawn(async move {
+            let mut dropped = 0;
+            for round in 0..rounds {
+                // Golden-ratio steps cover the range evenly.
+                let part = ((number * rounds + round) as f64 * 0.618_033_988_75).fract();
+                let patience = round_trip.mul_f64(part * part * 8.0);
+                tokio::select! {
+                    biased;
+                    () = spin(patience) => dropped += 1,
+                    guard = mutex.lock() => {
+                        let guard = guard.unwrap();
+                        grants.lock().unwrap().push(Instant::now());
+                        if round % 3 == 0 {
+                            guard.release().await.unwrap();
+                        }
+                    }
+                }
+            }
+            dropped
+        }));
+    }
+    let mut dropped = 0;
+    for task in tasks {
+        dropped += within("its rounds", ms(120_000), task).await.0.unwrap();
+    }
+    let end = Instant::now();
+    let grants = grants.lock().unwrap().clone();
+    println!("{dropped} dropped, {} granted in {:?}", grants.len(), end - start);
+    let enough = rounds / 2;
+    assert!(dropped > enough && grants.len() > enough, "{dropped}, {}", grants.len());
+    let gaps = grants.windows(2).map(|pair| pair[1] - pair[0]);
+    let longest = gaps.max().unwrap();
+    // A claim that nobody owns would keep the lock for three seconds.
+    assert!(longest < ms(1_500), "{longest:?} without a grant");
+    for client in &clients {
+        let (guard, took) = within("the lock", ms(10_000), client.mutex("k").lock()).await;
+        assert!(took < AT_ONCE, "{took:?}");
+        guard.unwrap().release().await.unwrap();
+    }
+    nothing_remains(&server, &clients).await;
+}
+
+/// Waits far more exactly than a timer does.
+async fn spin(span: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < span {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,119 @@
+//! Very many waiters and very many keys: memory grows with those who wait now, and is given back.
+//!
+//! `LOCK_TESTS_DOSE=10` makes it 20,000 waiters on one key and 100,000 keys.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use lock_tests::{RedisServer, client_with, dose, eventually, ms, within};
+
+/// What the server may keep for each client: buffers that grew in the crowd.
+const PER_CLIENT: u64 = 200_000;
+
+/// How much this process has in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
+}
+
+async fn clients(server: &RedisServer, count: usize) -> Vec<LockClient> {
+    let defaults = LockOptions::new().with_ttl(ms(30_000)).with_wait(ms(300_000));
+    let mut clients = Vec::new();
+    for _ in 0..count {
+        clients.push(client_with(&server.url(), defaults).await);
+    }
+    clients
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_waiters_on_one_key_are_all_served_and_leave_no_memory() {
+    let waiting = dose(2_000);
+    let server = RedisServer::start();
+    let clients = clients(&server, 4).await;
+    let foreign_memory = server.used_memory();
+    let guard = clients[0].mutex("k").lock().await.unwrap();
+    let (served, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let waiters: Vec<_> = (0..waiting)
+        .map(|number| {
+            let mutex = clients[number % clients.len()].mutex("k");
+            let (served, inside) = (Arc::clone(&served), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let guard = mutex.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two at once");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::AcqRel);
+                guard.release().await.unwrap();
+                served.fetch_add(1, Ordering::AcqRel);
+            })
+        })
+        .collect();
+    // One place for each client: those behind it wait in its process.
+    eventually("they are queued", ms(10_000), || server.queued("k") >= 3).await;
+    tokio::time::sleep(ms(200)).await;
+    assert!(server.queued("k") <= 4 && server.inboxes().len() <= 4, "{:?}", server.queue("k"));
+    let grown = server.used_memory().saturating_sub(foreign_memory);
+    assert!(grown < 4 * PER_CLIENT, "{grown} bytes on the server for {waiting} waiters");
+    server.reset_calls();
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        within("its turn", ms(120_000), waiter).await.0.unwrap();
+    }
+    assert_eq!(served.load(Ordering::Acquire), waiting);
+    let calls = server.script_calls();
+    println!("{waiting} turns in {:?} with {calls} commands", start.elapsed());
+    assert!(calls < waiting as u64, "{calls} commands for {waiting} turns");
+    baseline(&server, &clients, foreign_memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_keys_leave_nothing_anywhere() {
+    const TASKS: usize = 64;
+    let keys = dose(10_000);
+    let server = RedisServer::start();
+    let clients = clients(&server, 2).await;
+    let memory = server.used_memory();
+    // Once before, so that what is allocated for good is there.
+    take_keys(&clients, TASKS, keys / 4).await;
+    let before = resident();
+    take_keys(&clients, TASKS, keys).await;
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 16_000_000, "{grown} bytes for {keys} keys");
+    baseline(&server, &clients, memory).await;
+    assert!(server.cli::<u64>("DBSIZE") <= 1, "the counter");
+}
+
+/// Takes each key twice, by two clients at about the same time.
+async fn take_keys(clients: &[LockClient], tasks: usize, keys: usize) {
+    let running: Vec<_> = (0..tasks)
+        .map(|task| {
+            let client = clients[task % clients.len()].clone();
+            tokio::spawn(async move {
+                let pairs = tasks / 2;
+                for key in (task / 2..keys).step_by(pairs) {
+                    let guard = client.mutex(format!("many-{key}")).lock().await.unwrap();
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in running {
+        within("all keys", ms(300_000), task).await.0.unwrap();
+    }
+}
+
+/// Nothing is left but connections and the counter.
+async fn baseline(server: &RedisServer, clients: &[LockClient], memory: u64) {
+    for client in clients {
+        settled(client).await;
+        assert!(Vitals::of(client).is_idle(), "{:?}", Vitals::of(client));
+    }
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    let grown = || server.used_memory().saturating_sub(memory);
+    let allowed = PER_CLIENT * clients.len() as u64;
+    eventually("the server's memory is back", ms(20_000), || grown() < allowed).await;
+}

@@ -1,0 +1,291 @@
+//! Inboxes: grants are told over pub/sub, and nothing depends on it but speed.
+
+use std::time::{Duration, Instant};
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use lock_tests::history::{self, Turns};
+use lock_tests::{
+    Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
+};
+
+use crate::handed::AT_ONCE;
+use crate::permissions::documented;
+
+/// Who hears of no grant finds it when it asks again, about once a second. The rest is for a busy machine.
+const UNHEARD: Duration = ms(2_500);
+
+/// Lets each client have `rounds` turns on one key, and gives the time that this took.
+async fn take_turns(clients: &[LockClient], rounds: usize) -> Duration {
+    let (turns, start) = (Turns::default(), Instant::now());
+    let mut tasks = Vec::new();
+    for (owner, client) in clients.iter().cloned().enumerate() {
+        let turns = turns.clone();
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..rounds {
+                let guard = client.mutex("k").with_wait(ms(60_000)).lock().await.unwrap();
+                turns.hold(owner, guard, ms(3)).await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(history::check("k", turns.all()).len(), clients.len() * rounds);
+    start.elapsed()
+}
+
+/// The warnings of this crate.
+fn warnings(trace: &Trace) -> Vec<String> {
+    let text = trace.text();
+    let ours = text.lines().filter(|line| line.contains("WARN") && line.contains("lock_core"));
+    ours.map(str::to_owned).collect()
+}
+
+/// R9: messages vanish, commands work. Long leases, so that no expiry helps. redisson#5761, #3891.
+#[tokio::test]
+async fn a_waiter_depends_on_messages_that_are_lost() {
+    let trace = Trace::start();
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let defaults = LockOptions::new().with_ttl(ms(30_000));
+    let clients =
+        [client_with(&proxy.url(), defaults).await, client_with(&proxy.url(), defaults).await];
+    let lost = proxy.rule(Op::Message, Action::Vanish).always();
+    let took = take_turns(&clients, 3).await;
+    assert!(lost.hits() >= 3, "{lost:?}");
+    assert!(took < UNHEARD * 6, "{took:?} for 6 turns");
+    assert!(warnings(&trace).len() <= 2, "{:?}", warnings(&trace));
+
+    // It recovers by itself.
+    lost.end();
+    let took = take_turns(&clients, 10).await;
+    assert!(took < ms(2_000), "{took:?} for 20 turns");
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+}
+
+/// Nor do confirmations of subscriptions arrive.
+#[tokio::test]
+async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
+    let trace = Trace::start();
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
+    let lost = proxy.rule(Op::Message, Action::Vanish).always();
+    let unconfirmed = proxy.rule(Op::Subscribe, Action::Vanish).always();
+    let took = take_turns(&clients, 3).await;
+    assert!(unconfirmed.hits() >= 1, "{unconfirmed:?}");
+    assert!(took < UNHEARD * 6, "{took:?} for 6 turns");
+    assert!((1..=2).contains(&warnings(&trace).len()), "{:?}", warnings(&trace));
+    unconfirmed.end();
+    lost.end();
+    for client in &clients {
+        settled(client).await;
+    }
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+}
+
+/// The server forbids the channel, or one of the two commands. Each client says so once.
+#[tokio::test]
+async fn a_server_that_forbids_pubsub_stops_waiters() {
+    for without in ["+subscribe", "+publish", "&lock:*"] {
+        let trace = Trace::start();
+        let server = RedisServer::start();
+        let acl = documented();
+        assert!(acl.contains(&without), "{acl:?}");
+        let mut command = vec!["ACL", "SETUSER", acl[0], "reset", "on", "resetchannels"];
+        command.extend(acl[1..].iter().filter(|right| **right != without));
+        let () = server.connect().command(&command).unwrap();
+        let url = server.url_for(acl[0], "password");
+        let clients = [client(&url).await, client(&url).await, client(&url).await];
+        let took = take_turns(&clients, 2).await;
+        assert!(took < UNHEARD * 6, "without {without}: {took:?} for 6 turns");
+        let warnings = warnings(&trace);
+        assert!((1..=3).contains(&warnings.len()), "without {without}: {warnings:?}");
+        for client in &clients {
+            settled(client).await;
+        }
+        assert!(server.remains().is_empty(), "without {without}: {:?}", server.remains());
+    }
+}
+
+/// RESP3 is refused, by a server before Redis 6 or by a proxy: a second connection is the inbox, and only for those who wait.
+#[tokio::test]
+async fn a_server_without_resp3_makes_waiters_slow() {
+    let refusals = [
+        "NOPROTO unsupported protocol version",
+        "ERR unknown command 'HELLO', with args beginning with: '3'",
+    ];
+    for refusal in refusals {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(&server);
+        let old = proxy.rule(Op::Hello, Action::Refuse(refusal)).always();
+        let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
+        assert!(old.hits() >= 2, "{old:?}");
+        for client in &clients {
+            client.mutex("k").lock().await.unwrap().release().await.unwrap();
+        }
+        assert_eq!((server.inboxes().len(), server.clients()), (0, 2), "nobody waits yet");
+
+        let took = take_turns(&clients, 20).await;
+        assert!(took < ms(4_000), "{took:?} for 40 turns");
+        assert!(proxy.seen(Op::Message) >= 20, "{} messages", proxy.seen(Op::Message));
+        assert!(server.clients() <= 4, "{} connections", server.clients());
+        for client in &clients {
+            assert!(Vitals::of(client).is_idle());
+        }
+        drop(clients);
+        eventually("all connections are closed", ms(5_000), || server.clients() == 0).await;
+        assert!(server.inboxes().is_empty());
+    }
+}
+
+/// One connection does it where RESP3 is spoken.
+#[tokio::test]
+async fn a_waiter_opens_more_connections_than_it_needs() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
+    let took = take_turns(&clients, 20).await;
+    assert!(took < ms(4_000), "{took:?} for 40 turns");
+    assert_eq!((proxy.connections(), proxy.seen(Op::Subscribe)), (2, 2));
+    assert!(proxy.seen(Op::Message) >= 20, "{} messages", proxy.seen(Op::Message));
+    drop(clients);
+    eventually("all connections are closed", ms(5_000), || server.clients() == 0).await;
+    assert!(server.inboxes().is_empty());
+}
+
+/// Connections break while somebody waits: those of commands, those of inboxes, or all. The inbox is subscribed anew, and
+/// the next hand-over is told as the first one was.
+#[tokio::test]
+async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
+    let server = RedisServer::start();
+    for (resp3, kinds) in [
+        (true, &["pubsub"][..]),
+        (false, &["pubsub"]),
+        (false, &["normal"]),
+        (false, &["normal", "pubsub"]),
+    ] {
+        let proxy = Proxy::to(&server);
+        if !resp3 {
+            let _old = proxy.rule(Op::Hello, Action::Refuse("NOPROTO no")).always();
+        }
+        let holder = client(&server.url()).await;
+        let waiter = client(&proxy.url()).await;
+        for round in 0..2 {
+            let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+            let waiting = tokio::spawn(waiter.mutex("k").with_wait(ms(60_000)).lock());
+            eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+            let (before, subscribed) = (proxy.connections(), proxy.seen(Op::Subscribe));
+            // The holder knows no inbox, so what listens is the waiter's.
+            for kind in kinds {
+                let killed: i64 = server.cli(&format!("CLIENT KILL TYPE {kind}"));
+                assert!(killed >= 1, "{kind}");
+            }
+            let again = || proxy.connections() > before && server.inboxes().len() == 1;
+            eventually("its inbox is back", ms(2_000) + AT_ONCE, again).await;
+            let heard = proxy.seen(Op::Message);
+            assert!(
+                kinds[0] == "normal" && kinds.len() == 1 || proxy.seen(Op::Subscribe) > subscribed
+            );
+            eventually("it is queued again", ms(2_000), || server.queued("k") == 1).await;
+            guard.release().await.unwrap();
+            let (guard, took) = within("the lock", ms(10_000), waiting).await;
+            assert!(took < AT_ONCE, "{kinds:?}, round {round}: {took:?}");
+            assert_eq!(proxy.seen(Op::Message), heard + 1);
+            guard.unwrap().unwrap().release().await.unwrap();
+        }
+    }
+}
+
+/// A wait begins on a connection that nobody knows to be broken, where the inbox would have to be subscribed anew.
+#[tokio::test]
+async fn a_wait_that_begins_on_a_broken_connection_hangs() {
+    let trace = Trace::start();
+    let server = RedisServer::start();
+    let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
+    for _ in 0..3 {
+        let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        // It knows by now that this lock is one to queue for.
+        assert!(waiter.mutex("k").with_wait(ms(100)).lock().await.unwrap_err().is_busy());
+        eventually("it has left", ms(5_000), || server.queued("k") == 0).await;
+        let _killed: i64 = server.cli("CLIENT KILL TYPE pubsub");
+        waiter.mutex("other").lock().await.unwrap().release().await.unwrap();
+        let _killed: i64 = server.cli("CLIENT KILL TYPE normal");
+        let waiting = tokio::spawn(waiter.mutex("k").with_wait(ms(20_000)).lock());
+        let told = || server.queued("k") == 1 && server.inboxes().len() == 1;
+        eventually("it is queued, and listens", ms(2_000), told).await;
+        guard.release().await.unwrap();
+        let (guard, took) = within("the lock", ms(10_000), waiting).await;
+        assert!(took < AT_ONCE, "{took:?}");
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!(warnings(&trace), [""; 0], "nothing is forbidden");
+}
+
+/// R11: 2,000 waiters on 2,000 keys in one process share one inbox, and their memory is given back. redisson#3577, #6328.
+#[tokio::test]
+async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptions() {
+    const KEYS: usize = 2_000;
+    let server = RedisServer::start();
+    let defaults = LockOptions::new().with_ttl(ms(60_000)).with_wait(ms(60_000));
+    let (holder, waiter) =
+        (client_with(&server.url(), defaults).await, client_with(&server.url(), defaults).await);
+    let before = server.used_memory();
+    let mut guards = Vec::new();
+    for key in 0..KEYS {
+        guards.push(holder.mutex(format!("k{key}")).lock().await.unwrap());
+    }
+    let waiters: Vec<_> = (0..KEYS)
+        .map(|key| {
+            let mutex = waiter.mutex(format!("k{key}"));
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    let queues = || server.cli::<Vec<String>>("KEYS lock:{0}:q:*").len();
+    eventually("all are queued", ms(30_000), || queues() == KEYS).await;
+    assert_eq!((server.inboxes().len(), server.clients()), (1, 2));
+    assert_eq!(server.cli::<String>("CLIENT LIST TYPE pubsub").lines().count(), 1);
+    let start = Instant::now();
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    for waiter in waiters {
+        within("its turn", ms(20_000), waiter).await.0.unwrap();
+    }
+    assert!(start.elapsed() < ms(20_000), "{:?}", start.elapsed());
+    assert!(Vitals::of(&holder).is_idle() && Vitals::of(&waiter).is_idle());
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    // The server's own buffers for two clients are most of it.
+    let grown = || server.used_memory().saturating_sub(before);
+    eventually("its memory is back", ms(10_000), || grown() < 400_000).await;
+}
+
+/// Nobody waits for a lock that is free, so nothing is subscribed.
+#[tokio::test]
+async fn an_uncontended_lock_costs_a_subscription() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let before = [Op::Acquire, Op::Release].map(|op| proxy.seen(op));
+    for key in 0..10 {
+        client.mutex(format!("k{key}")).lock().await.unwrap().release().await.unwrap();
+    }
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    assert!(client.mutex("k").try_lock().await.unwrap().is_none());
+    assert_eq!((proxy.seen(Op::Subscribe), proxy.connections()), (0, 1));
+    assert_eq!(
+        [Op::Acquire, Op::Release].map(|op| proxy.seen(op)),
+        [before[0] + 11, before[1] + 10]
+    );
+    assert!(server.queue("k").is_empty());
+    // Within a tight wait there is the time to find out that it is busy.
+    let error = client.mutex("k").with_wait(ms(50)).lock().await.unwrap_err();
+    assert!(error.is_busy(), "{error:?}");
+    settled(&client).await;
+    assert!(server.queue("k").is_empty());
+    let (_, took) = within("an answer", AT_ONCE, client.mutex("k").try_lock()).await;
+    assert!(took < AT_ONCE);
+}

@@ -1,0 +1,214 @@
+//! A grant that is told so late that its lock has gone on to somebody else must not be taken for the present one.
+//!
+//! Messages reach the clients up to a second late and out of order, locks live for 400 ms, claims are held up for longer than
+//! that, so that waiters are granted, lose it without having heard, and are queued again under another ticket.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use lock_tests::history::{self, Turns};
+use lock_tests::{
+    Action, Gate, Message, Op, Proxy, RedisServer, client, dose, eventually, ms, within,
+};
+
+use crate::handed::AT_ONCE;
+
+const TTL: Duration = ms(400);
+/// Messages are this late at most.
+const LATE: Duration = ms(1_000);
+/// A claim that is held up for this long finds that its grant has expired.
+const STALL: Duration = ms(600);
+const CLIENTS: usize = 4;
+const TASKS: usize = 2;
+
+const NO_RESP3: &str = "NOPROTO unsupported protocol version";
+
+/// Each step of it on purpose: the token is granted and not told, loses the lock by its expiry, is queued again behind the
+/// next holder, and then it is told of the first grant.
+#[tokio::test]
+async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
+    for (refusal, told_before_the_answer) in
+        [(None, false), (None, true), (Some(NO_RESP3), false), (Some(NO_RESP3), true)]
+    {
+        let server = RedisServer::start();
+        let proxy = Proxy::to(&server);
+        if let Some(refusal) = refusal {
+            let _old = proxy.rule(Op::Hello, Action::Refuse(refusal)).always();
+        }
+        let victim = patient(&proxy).await;
+        let [first, second] = [client(&server.url()).await, client(&server.url()).await];
+        let guard = first.mutex("k").lock().await.unwrap();
+        let waiter = tokio::spawn(victim.mutex("k").with_wait(ms(60_000)).lock());
+        eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+        let before = server.queue("k");
+
+        let (message, claims, answers) = (Gate::new(), Gate::new(), Gate::new());
+        let told = proxy.rule(Op::Message, Action::HoldReply(message.clone())).once();
+        let stuck = proxy.rule(Op::Acquire, Action::HoldRequest(claims.clone())).once();
+        let unheard = proxy.rule(Op::Acquire, Action::HoldReply(answers.clone())).times(1_000);
+        eventually("a claim of it is held up", ms(5_000), || stuck.hits() == 1).await;
+        guard.release().await.unwrap();
+        eventually("it is granted", ms(5_000), || told.hits() == 1).await;
+        eventually("its lock expires", ms(5_000), || !server.has("lock:k")).await;
+        let next = second.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        claims.open();
+        eventually("it is queued again", ms(5_000), || server.queued("k") == 1).await;
+        assert_eq!(server.queue("k"), before, "under the same token");
+        if told_before_the_answer {
+            message.open();
+            tokio::time::sleep(ms(50)).await;
+            assert!(!waiter.is_finished(), "{refusal:?}: it took the late grant");
+        }
+        unheard.end();
+        answers.open();
+        // Claims are re-sent and answered meanwhile.
+        tokio::time::sleep(ms(300)).await;
+        message.open();
+        tokio::time::sleep(ms(300)).await;
+        assert!(!waiter.is_finished(), "{refusal:?}: it took the late grant");
+        assert!(next.is_valid());
+        let fence = next.fencing_token();
+        next.release().await.unwrap();
+        let (guard, took) = within("the lock", ms(5_000), waiter).await;
+        let guard = guard.unwrap().unwrap();
+        assert!(took < AT_ONCE && guard.fencing_token() > fence, "{refusal:?}: {took:?}");
+        guard.release().await.unwrap();
+        settled(&victim).await;
+        assert!(server.remains().is_empty(), "{:?}", server.remains());
+    }
+}
+
+/// A client with short leases and patience, so that a claim that is held up is executed all the same.
+async fn patient(proxy: &Proxy) -> LockClient {
+    let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(5_000));
+    let defaults = LockOptions::new().with_ttl(TTL);
+    LockClient::builder(store.connect().await.unwrap()).with_defaults(defaults).build().unwrap()
+}
+
+/// What became of the grants.
+#[derive(Debug, Default)]
+struct Grants {
+    told: usize,
+    /// Passed on when the claim TTL was over.
+    late: usize,
+    /// Passed on when the same token had been granted again, under a later ticket.
+    overtaken: usize,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_grant_is_taken_for_the_present_one_on_one_connection() {
+    contend(None).await;
+}
+
+/// With a connection of its own for the inbox the replies overtake the messages, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_grant_is_taken_for_the_present_one_on_two_connections() {
+    contend(Some(NO_RESP3)).await;
+}
+
+async fn contend(without_resp3: Option<&'static str>) {
+    let server = RedisServer::start();
+    let turns = Turns::default();
+    let (mut proxies, mut clients, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
+    for owner in 0..CLIENTS {
+        let proxy = Proxy::to(&server);
+        if let Some(refusal) = without_resp3 {
+            let _old = proxy.rule(Op::Hello, Action::Refuse(refusal)).always();
+        }
+        let _late = proxy.rule(Op::Message, Action::Scatter(LATE)).always();
+        let client = patient(&proxy).await;
+        for task in 0..TASKS {
+            let (client, turns) = (client.clone(), turns.clone());
+            tasks.push(tokio::spawn(work(client, turns, owner, task)));
+        }
+        proxies.push(proxy);
+        clients.push(client);
+    }
+    // Now this one is held up, now that one.
+    let mut stalls = 0;
+    while tasks.iter().any(|task| !task.is_finished()) {
+        let proxy = &proxies[stalls % CLIENTS];
+        let stall = proxy.rule(Op::Acquire, Action::DelayRequest(STALL)).after(stalls % 3).once();
+        stalls += 1;
+        tokio::time::sleep(ms(230)).await;
+        stall.end();
+    }
+    let mut outcomes = Outcomes::default();
+    for task in tasks {
+        let Outcomes { served, given_up, lost } = task.await.unwrap();
+        outcomes.served += served;
+        outcomes.given_up += given_up;
+        outcomes.lost += lost;
+    }
+    let order = history::check("k", turns.all());
+    let changes = order.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let mut grants = Grants::default();
+    for proxy in &proxies {
+        judge(&proxy.messages(), &mut grants);
+    }
+    println!("{outcomes:?}, {changes} hand-overs, {grants:?}, {stalls} stalls");
+    assert!(outcomes.served >= 20 && changes >= 10, "{outcomes:?}, {changes} hand-overs");
+    assert!(outcomes.given_up >= 1, "{outcomes:?}: nobody gave up");
+    assert!(grants.late >= 5, "{grants:?}: hardly a grant was late");
+    for client in &clients {
+        settled(client).await;
+        eventually("it is idle", ms(10_000), || Vitals::of(client).is_idle()).await;
+    }
+    // The stray grants of the last second are answered by releases.
+    let clean = || server.remains().is_empty();
+    eventually("nothing remains", ms(5_000), clean).await;
+}
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    served: usize,
+    given_up: usize,
+    lost: usize,
+}
+
+/// Takes turns, with pauses, and gives up now and then.
+async fn work(client: LockClient, turns: Turns, owner: usize, task: usize) -> Outcomes {
+    let mut outcomes = Outcomes::default();
+    for round in 0..dose(8) {
+        let mix = (owner * 31 + task * 17 + round * 7) % 10;
+        let wait = if mix < 3 { ms(120 + 60 * mix as u64) } else { ms(60_000) };
+        match client.mutex("k").with_wait(wait).lock().await {
+            Ok(guard) => {
+                outcomes.served += 1;
+                let released = turns.hold(owner, guard, ms(5 + 8 * mix as u64)).await;
+                outcomes.lost += usize::from(released.is_err());
+            }
+            Err(error) => {
+                assert!(error.is_busy() || error.is_unavailable(), "{error:?}");
+                outcomes.given_up += 1;
+            }
+        }
+        tokio::time::sleep(ms(mix as u64)).await;
+    }
+    outcomes
+}
+
+/// Counts what became of the grants of a client.
+fn judge(messages: &[Message], grants: &mut Grants) {
+    let mut newest: HashMap<&str, Vec<(u64, &Message)>> = HashMap::new();
+    for message in messages {
+        let words: Vec<_> = message.text.splitn(6, ' ').collect();
+        let [token, ticket, _fence, _us, claim, ..] = words[..] else { panic!("{message:?}") };
+        let (ticket, claim) = (ticket.parse::<f64>().unwrap() as u64, claim.parse().unwrap());
+        grants.told += 1;
+        let late = message.passed.is_some_and(|passed| passed - message.came > ms(claim));
+        grants.late += usize::from(late);
+        newest.entry(token).or_default().push((ticket, message));
+    }
+    for grants_of_one in newest.values() {
+        for (ticket, message) in grants_of_one {
+            let overtaken = grants_of_one.iter().any(|(other, by)| {
+                other > ticket && message.passed.is_some_and(|passed| passed > by.came)
+            });
+            grants.overtaken += usize::from(overtaken);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A server that forgets, breaks connections or dies while a crowd waits: P25, R13. spring-integration#3805,
+//! redis/redis#11767, redisson#6026, #2181.
+
+use std::time::{Duration, Instant};
+
+use lock_core::testing::{Vitals, settled};
+use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard};
+use lock_tests::history::{self, Turns, now};
+use lock_tests::{RedisServer, client_with, eventually, ms, within};
+use tokio::task::JoinHandle;
+
+use crate::handed::AT_ONCE;
+
+const CLIENTS: usize = 4;
+const TASKS: usize = 20;
+const ALL: usize = CLIENTS * TASKS;
+/// How soon all must be as before once the server is.
+const RECOVERY: Duration = ms(2_000);
+/// What a busy machine may add.
+const SLACK: Duration = ms(1_000);
+
+/// Clients with many tasks that wait for one lock.
+struct Crowd {
+    clients: Vec<LockClient>,
+    turns: Turns,
+    tasks: Vec<JoinHandle<Outcome>>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Served,
+    /// Served, and told that the server had forgotten the lock.
+    Lost,
+}
+
+impl Crowd {
+    /// A crowd behind a holder.
+    async fn gather(server: &RedisServer) -> (Self, MutexGuard) {
+        let defaults = LockOptions::new().with_ttl(ms(3_000)).with_wait(ms(60_000));
+        let holder = client_with(&server.url(), defaults).await;
+        let guard = holder.mutex("k").lock().await.unwrap();
+        let mut crowd = Self { clients: vec![holder], turns: Turns::default(), tasks: Vec::new() };
+        for owner in 0..CLIENTS {
+            let client = client_with(&server.url(), defaults).await;
+            for _ in 0..TASKS {
+                let (client, turns) = (client.clone(), crowd.turns.clone());
+                crowd.tasks.push(tokio::spawn(async move {
+                    let guard = client.mutex("k").lock().await.unwrap();
+                    match turns.hold(owner, guard, ms(3)).await {
+                        Ok(lock_core::Released::InTime) => Outcome::Served,
+                        Ok(_) => Outcome::Lost,
+                        Err(error) if error.kind() == ErrorKind::Unknown => Outcome::Lost,
+                        Err(error) if error.is_lost() || error.is_unavailable() => Outcome::Lost,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }));
+            }
+            crowd.clients.push(client);
+        }
+        eventually("all are queued", ms(10_000), || server.queued("k") == CLIENTS).await;
+        assert_eq!(server.inboxes().len(), CLIENTS);
+        (crowd, guard)
+    }
+
+    /// Waits until all are as they were before the upheaval.
+    async fn recovers(&self, server: &RedisServer) {
+        let start = Instant::now();
+        let back = || server.inboxes().len() == CLIENTS && server.queued("k") == CLIENTS;
+        eventually("inboxes and queue are back", RECOVERY + SLACK, back).await;
+        println!("back after {:?}", start.elapsed());
+    }
+
+    /// Lets everybody have a turn; nobody has two at once. Gives the number of those whose lock was forgotten.
+    async fn all_served(self, server: &RedisServer, forgotten: &[u128]) -> usize {
+        let Self { clients, turns, tasks } = self;
+        let (start, mut lost) = (Instant::now(), 0);
+        for task in tasks {
+            let (outcome, _) = within("a turn", ms(20_000), task).await;
+            lost += usize::from(matches!(outcome.unwrap(), Outcome::Lost));
+        }
+        println!("served within {:?}, {lost} lost", start.elapsed());
+        assert_eq!(history::check_but_at("k", turns.all(), forgotten).len(), ALL);
+        for client in &clients {
+            settled(client).await;
+            assert!(Vitals::of(client).is_idle());
+        }
+        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        drop(clients);
+        eventually("no subscription remains", ms(5_000), || server.inboxes().is_empty()).await;
+        eventually("no connection remains", ms(5_000), || server.clients() == 0).await;
+        lost
+    }
+}
+
+/// The whole of a crowd is served quickly, if nothing happens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_served_when_nothing_happens() {
+    let server = RedisServer::start();
+    let (crowd, guard) = Crowd::gather(&server).await;
+    guard.release().await.unwrap();
+    let start = Instant::now();
+    assert_eq!(crowd.all_served(&server, &[]).await, 0);
+    assert!(start.elapsed() < ms(5_000), "{:?}", start.elapsed());
+}
+
+/// `CLIENT KILL` of every connection, while the holder holds and while they take turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_killed_under_a_crowd() {
+    let server = RedisServer::start();
+    let (crowd, guard) = Crowd::gather(&server).await;
+    let killed = kill_connections(&server);
+    assert_eq!(killed, 1 + CLIENTS as i64);
+    crowd.recovers(&server).await;
+    guard.release().await.unwrap();
+    for _ in 0..5 {
+        tokio::time::sleep(ms(30)).await;
+        let _killed = kill_connections(&server);
+    }
+    crowd.all_served(&server, &[]).await;
+}
+
+fn kill_connections(server: &RedisServer) -> i64 {
+    let mut cli = server.connect();
+    let mut kill =
+        |kind: &str| cli.run::<i64>(&format!("CLIENT KILL TYPE {kind} SKIPME yes")).unwrap();
+    kill("normal") + kill("pubsub")
+}
+
+/// `FLUSHALL`: lock, queue and counter are gone. The holder is told at its next renewal, the others line up again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_keys_are_flushed_under_a_crowd() {
+    let server = RedisServer::start();
+    let (crowd, guard) = Crowd::gather(&server).await;
+    let mut forgotten = Vec::new();
+    let mut flush = |cli: &RedisServer| {
+        // Whoever holds it at one of these times holds it no more.
+        let before = now();
+        let () = cli.cli("FLUSHALL");
+        forgotten.extend([before, now()]);
+    };
+    flush(&server);
+    // The head asks again within a second, finds it free and goes on.
+    let served = || !crowd.turns.is_empty();
+    eventually("the first turn", RECOVERY + SLACK, served).await;
+    for _ in 0..3 {
+        flush(&server);
+        tokio::time::sleep(ms(25)).await;
+    }
+    // Its lock was forgotten, and is somebody else's by now.
+    drop(guard);
+    crowd.all_served(&server, &forgotten).await;
+}
+
+/// `SCRIPT FLUSH`: nobody notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn scripts_are_flushed_under_a_crowd() {
+    let server = RedisServer::start();
+    let (crowd, guard) = Crowd::gather(&server).await;
+    let () = server.cli("SCRIPT FLUSH");
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    for _ in 0..10 {
+        let () = server.cli("SCRIPT FLUSH");
+        tokio::time::sleep(ms(10)).await;
+    }
+    assert_eq!(crowd.all_served(&server, &[]).await, 0);
+    assert!(start.elapsed() < ms(6_000), "{:?}", start.elapsed());
+}
+
+/// The server is killed and starts again, empty.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_is_killed_under_a_crowd() {
+    let mut server = RedisServer::start();
+    let (crowd, guard) = Crowd::gather(&server).await;
+    server.kill();
+    let forgotten = now();
+    tokio::time::sleep(ms(700)).await;
+    server.boot();
+    let back = Instant::now();
+    let first = || !crowd.turns.is_empty();
+    eventually("the first turn", RECOVERY + SLACK, first).await;
+    // All are subscribed again, but for those who have been served by then.
+    let inboxes = || server.inboxes().len() == CLIENTS || crowd.turns.len() == ALL;
+    eventually("inboxes are back", RECOVERY + SLACK, inboxes).await;
+    println!("back after {:?}", back.elapsed());
+    let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
+    assert!(
+        matches!(
+            reason,
+            lock_core::LostReason::Gone
+                | lock_core::LostReason::Expired
+                | lock_core::LostReason::TakenByOther
+        ),
+        "{reason:?}"
+    );
+    drop(guard);
+    crowd.all_served(&server, &[forgotten]).await;
+}
+
+/// A server that stands still: nobody is served twice, and all go on when it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_stalls_under_a_crowd() {
+    let server = RedisServer::start();
+    let (crowd, guard) = Crowd::gather(&server).await;
+    let release = tokio::spawn(guard.release());
+    for _ in 0..3 {
+        server.pause();
+        tokio::time::sleep(ms(400)).await;
+        server.resume();
+        tokio::time::sleep(ms(40)).await;
+    }
+    let (outcome, _) = within("an answer", ms(5_000), release).await;
+    drop(outcome.unwrap());
+    crowd.all_served(&server, &[]).await;
+}
+
+/// An inbox is away for the moment in which its lock is granted: the next one gets it, and nobody waits for the claim TTL.
+#[tokio::test]
+async fn an_inbox_is_killed_while_its_client_is_the_head() {
+    let server = RedisServer::start();
+    let clients = [
+        lock_tests::client(&server.url()).await,
+        lock_tests::client(&server.url()).await,
+        lock_tests::client(&server.url()).await,
+    ];
+    for round in 0..8 {
+        let guard = clients[0].mutex("k").lock().await.unwrap();
+        let mut waiters = Vec::new();
+        for (before, client) in clients[1..].iter().enumerate() {
+            waiters.push(tokio::spawn(client.mutex("k").with_wait(ms(30_000)).lock()));
+            eventually("it is queued", ms(5_000), || server.queued("k") == before + 1).await;
+        }
+        // The inbox of the head is the last part of its place.
+        let head = server.queue("k")[0].clone();
+        let list: String = server.cli("CLIENT LIST TYPE pubsub");
+        assert_eq!(list.lines().count(), server.inboxes().len());
+        assert!(head.contains("lock:{0}:inbox:"), "{head}");
+        let killed: i64 = server.cli("CLIENT KILL TYPE pubsub");
+        assert_eq!(killed, list.lines().count() as i64);
+        tokio::time::sleep(ms(round * 2)).await;
+        guard.release().await.unwrap();
+        // In whatever order: one of them may have been away.
+        let (one, two) = (waiters.remove(0), waiters.remove(0));
+        let free = |waiter: JoinHandle<Result<MutexGuard, lock_core::Error>>| async {
+            waiter.await.unwrap().unwrap().release().await.unwrap();
+            Instant::now()
+        };
+        let start = Instant::now();
+        let (both, _) =
+            within("both", ms(10_000), async { tokio::join!(free(one), free(two)) }).await;
+        let took = both.0.max(both.1) - start;
+        assert!(took < RECOVERY + SLACK, "round {round}: {took:?}");
+        let first = both.0.min(both.1) - start;
+        assert!(first < AT_ONCE + ms(1_000), "round {round}: {first:?}");
+    }
+}

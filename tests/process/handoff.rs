@@ -1,0 +1,228 @@
+//! Hand-off between processes, and heads of the queue that are stopped or killed.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{LockClient, MutexGuard};
+use lock_tests::history::now;
+use lock_tests::{RedisServer, Signal, client, eventually, ms};
+
+use crate::exclusion::{Contest, contend};
+use crate::support::worker::{Worker, number};
+
+/// A round trip, on a machine that does other things, too.
+const AT_ONCE: Duration = ms(250);
+/// What a loaded machine may add to a bound that is a time.
+const SLACK: Duration = ms(400);
+
+/// A lock held by this process, with a short lease or a long one, and processes that wait for it.
+struct Line {
+    server: RedisServer,
+    client: LockClient,
+    guard: Option<MutexGuard>,
+    waiters: Vec<Worker>,
+}
+
+impl Line {
+    async fn form(waiters: usize, ttl: u64) -> Self {
+        let server = RedisServer::start();
+        let client = client(&server.url()).await;
+        let guard = Some(client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap());
+        let mut line = Self { server, client, guard, waiters: Vec::new() };
+        for _ in 0..waiters {
+            line.joins(ttl).await;
+        }
+        line
+    }
+
+    /// Another process joins the queue.
+    async fn joins(&mut self, ttl: u64) {
+        let args = [format!("ttl={ttl}"), "key=k".to_owned()];
+        self.waiters.push(Worker::start(&self.server, "hold", &args));
+        let count = self.waiters.len();
+        let queued = || self.server.queued("k") == count;
+        eventually("it is queued", ms(20_000), queued).await;
+    }
+
+    /// Releases the lock, and gives the time of it.
+    async fn release(&mut self) -> u128 {
+        let at = now();
+        self.guard.take().unwrap().release().await.unwrap();
+        at
+    }
+}
+
+/// Waits until a worker has the lock, and gives the time since `at` and its fencing token.
+fn served(worker: &Worker, at: u128) -> (Duration, u64) {
+    let (when, event) = worker.next();
+    assert!(event.starts_with("held"), "{event}");
+    let took = Duration::from_nanos(u64::try_from(when - at).unwrap());
+    (took, number(&event, "fence"))
+}
+
+fn stops(worker: &mut Worker) -> u128 {
+    let at = now();
+    worker.tell("stop");
+    let (_, event) = worker.next();
+    assert!(event.contains("Ok(InTime)"), "{event}");
+    at
+}
+
+/// Process after process, in the order in which they came, and at once.
+#[tokio::test]
+async fn processes_are_served_in_the_order_in_which_they_came() {
+    let mut line = Line::form(4, 10_000).await;
+    line.server.load_scripts();
+    line.server.reset_calls();
+    let (start, mut at, mut last) = (Instant::now(), line.release().await, 0);
+    for worker in &mut line.waiters {
+        let (took, fence) = served(worker, at);
+        assert!(took < AT_ONCE && fence > last, "{took:?}, {fence} after {last}");
+        last = fence;
+        at = stops(worker);
+    }
+    let (calls, seconds) = (line.server.script_calls(), start.elapsed().as_secs() + 1);
+    assert!((5..=5 + 8 * seconds).contains(&calls), "{calls} commands for five releases");
+    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+}
+
+/// R21: the head of the queue is killed as by `kill -9`: the release finds out that nobody hears it. redisson#3730, #3004.
+#[tokio::test]
+async fn a_killed_head_holds_up_the_next_process() {
+    let mut line = Line::form(3, 10_000).await;
+    line.waiters[0].kill();
+    line.waiters[1].kill();
+    let at = line.release().await;
+    let (took, _) = served(&line.waiters[2], at);
+    assert!(took < AT_ONCE, "{took:?}");
+    let _at = stops(&mut line.waiters[2]);
+    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+}
+
+/// The head is stopped: it cannot be told from one that is slow, so the next one is served when its claim has expired, and it
+/// lines up again when it goes on.
+#[tokio::test]
+async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
+    let ttl = 1_000;
+    let mut line = Line::form(2, ttl).await;
+    line.waiters[0].signal(Signal::STOP);
+    let at = line.release().await;
+    let (took, fence) = served(&line.waiters[1], at);
+    assert!(took <= ms(ttl + 100) + SLACK, "{took:?}");
+    assert!(took >= ms(ttl - 50), "{took:?}: it was not stopped");
+    line.waiters[0].signal(Signal::CONT);
+    assert!(line.waiters[0].is_silent(ms(600)), "it took its late grant for a lock");
+    let at = stops(&mut line.waiters[1]);
+    let (took, later) = served(&line.waiters[0], at);
+    assert!(took < AT_ONCE && later > fence, "{took:?}, {later} after {fence}");
+    let _at = stops(&mut line.waiters[0]);
+    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+}
+
+/// The holder is killed: the head knows when its lock expires.
+#[tokio::test]
+async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
+    let mut line = Line::form(3, 1_500).await;
+    let at = line.release().await;
+    let _served = served(&line.waiters[0], at);
+    // The first grant is for the claim TTL, which is no longer than the ttl.
+    line.waiters[0].kill();
+    let (at, left) = (now(), line.server.pttl("lock:k"));
+    let left = ms(u64::try_from(left).unwrap());
+    let (took, _) = served(&line.waiters[1], at);
+    assert!(took + ms(10) >= left && took < left + ms(100) + SLACK, "{took:?} for {left:?}");
+    let at = stops(&mut line.waiters[1]);
+    let (took, _) = served(&line.waiters[2], at);
+    assert!(took < AT_ONCE, "{took:?}");
+    let _at = stops(&mut line.waiters[2]);
+}
+
+/// R21: the holder and the head are dead. The next live one is served soon after the lease of the holder ends; while it waits it
+/// sends little; and one that has waited for long comes before one that came late.
+#[tokio::test]
+async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
+    let mut line = Line::form(4, 2_000).await;
+    let at = line.release().await;
+    let _served = served(&line.waiters[0], at);
+    // The lock is renewed once, to its whole ttl.
+    eventually("it is renewed", ms(5_000), || line.server.pttl("lock:k") > 1_900).await;
+    line.waiters[1].kill();
+    line.waiters[0].kill();
+    let (at, left) = (now(), line.server.pttl("lock:k"));
+    let left = ms(u64::try_from(left).unwrap());
+    let (took, _) = served(&line.waiters[2], at);
+    assert!(took < left + ms(1_000) + SLACK, "{took:?} for {left:?}");
+
+    // A late-comer, and a long wait of those two.
+    let args = ["ttl=2000".to_owned(), "key=k".to_owned()];
+    let late = Worker::start(&line.server, "hold", &args);
+    eventually("it is queued", ms(20_000), || line.server.queued("k") == 2).await;
+    line.server.load_scripts();
+    line.server.reset_calls();
+    assert!(line.waiters[3].is_silent(ms(4_000)));
+    let calls = line.server.script_calls();
+    // The renewals of the holder are three in two seconds.
+    assert!(calls <= 4 * (2 * 5 + 2), "{calls} commands in 4 s");
+    assert_eq!(line.server.queued("k"), 2);
+    let at = stops(&mut line.waiters[2]);
+    let (took, fence) = served(&line.waiters[3], at);
+    assert!(took < AT_ONCE, "{took:?}");
+    let at = stops(&mut line.waiters[3]);
+    let (took, last) = served(&late, at);
+    assert!(took < AT_ONCE && last > fence, "{took:?}");
+}
+
+/// After all have died, every key that is left expires by itself.
+#[tokio::test]
+async fn the_queue_of_the_dead_stays_for_ever() {
+    let mut line = Line::form(3, 1_000).await;
+    let at = line.release().await;
+    let _served = served(&line.waiters[0], at);
+    for worker in &mut line.waiters {
+        worker.kill();
+    }
+    let remains = line.server.remains();
+    assert_eq!(remains.len(), 3, "lock and queue: {remains:?}");
+    for key in &remains {
+        let left = line.server.pttl(key);
+        assert!(left > 0 && left <= 120_000, "{key} expires in {left} ms");
+    }
+    eventually("the lock expires", ms(5_000), || !line.server.has("lock:k")).await;
+    assert!(line.server.inboxes().is_empty());
+    // Whoever comes next does not wait for the dead.
+    let start = Instant::now();
+    let guard = line.client.mutex("k").lock().await.unwrap();
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    guard.release().await.unwrap();
+    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+}
+
+/// P26: four processes with sixteen tasks each on one key cost few commands, and none gets much more than another one.
+#[test]
+fn four_processes_of_sixteen_waiters_starve_each_other() {
+    let contest = Contest::new("crowd", 1, ms(5_000)).with_tasks(16);
+    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
+    assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
+    assert_eq!((tally.lost, tally.failed), (0, 0), "{tally:?}");
+    assert!(tally.turns > 200 && verdict.handovers > 20, "{tally:?} {verdict:?}");
+    // A claim and a release for each at most, and what is re-sent each second.
+    assert!(tally.calls <= 2 * tally.turns + 50, "{} commands for {tally:?}", tally.calls);
+    let (most, least) =
+        (verdict.shares.iter().max().unwrap(), verdict.shares.iter().min().unwrap());
+    assert!(*most <= 2 * least, "{verdict:?}");
+}
+
+/// One task each: every section is a hand-over between processes, for a claim and a release.
+#[test]
+fn processes_in_turn_cost_two_commands_each() {
+    let contest = Contest::new("turns", 1, ms(3_000)).with_tasks(1);
+    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
+    assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
+    assert_eq!((tally.busy, tally.lost, tally.failed), (0, 0, 0), "{tally:?}");
+    let turns = tally.turns;
+    assert!(turns > 100 && verdict.handovers as u64 > turns * 9 / 10, "{tally:?} {verdict:?}");
+    // The first waits of each, and claims that are re-sent each second.
+    assert!(tally.calls <= 2 * turns + 4 * (3 + 5), "{} commands for {tally:?}", tally.calls);
+    let (most, least) =
+        (verdict.shares.iter().max().unwrap(), verdict.shares.iter().min().unwrap());
+    assert!(*most <= least + least / 5 + 5, "{verdict:?}");
+}
