@@ -7,7 +7,7 @@ use crate::support::clock::MS;
 use crate::support::report::{Bar, Limit, Outcome};
 use crate::support::stats::{self, Gaps, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
-use crate::support::worker::{Race, Worker};
+use crate::support::worker::{Race, Raced, Worker};
 
 const COLUMNS: &[Column] = &[
     Column::new("ms", "ms until all were served", 1),
@@ -18,6 +18,8 @@ const COLUMNS: &[Column] = &[
 ];
 
 const HOLD: u64 = MS;
+/// Who needs longer than this, in milliseconds, has made the point, and sits out the rounds that follow.
+const PATIENCE_MS: f64 = 2_000.0;
 
 struct Figures {
     ms: f64,
@@ -51,18 +53,23 @@ async fn table(run: &Run, processes: usize, waiters: usize, bars: &mut Vec<Bar>)
     for kind in &kinds {
         workers.push(Worker::start_all(kind, &terms, processes).await);
     }
+    let mut slow = vec![false; kinds.len()];
     let mut figures = Rounds::new(kinds.len(), rounds);
     for round in 0..rounds {
         run.progress(&title, round, rounds);
         for turn in turns(run, round, &kinds) {
             let key = format!("drain:{processes}x{waiters}:{round}");
-            let before = run.server.usage().await;
-            let (start, mut sections) = Worker::race(&mut workers[turn], &key, race).await;
-            let after = run.server.usage().await;
+            if slow[turn] {
+                continue;
+            }
+            let Raced { start, mut sections, before, after, .. } =
+                Worker::race(&mut workers[turn], &key, race, &run.server).await;
             assert_eq!(sections.len(), all, "each waiter once");
             stats::check(&mut sections, kinds[turn].name);
             let commands = after.commands_since(&before, kinds[turn].plain) as f64;
-            figures.put(turn, round, digest(start, &sections, commands));
+            let digest = digest(start, &sections, commands);
+            slow[turn] = digest.ms > PATIENCE_MS;
+            figures.put(turn, round, digest);
         }
     }
     let rows = kinds.iter().enumerate().map(|(index, kind)| Row {

@@ -9,7 +9,7 @@ use crate::support::clock::{MS, US};
 use crate::support::report::{Bar, Limit, Outcome};
 use crate::support::stats::{self, Gaps, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
-use crate::support::worker::{Race, Worker};
+use crate::support::worker::{Race, Raced, Worker};
 
 const COLUMNS: &[Column] = &[
     Column::new("per_s", "sections/s", 0),
@@ -119,7 +119,7 @@ struct Figures {
 async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
     let kinds = waiting();
     let terms = Terms::with_ttl(&run.server.url, TTL);
-    let rounds = run.dose(2, 5);
+    let rounds = run.dose(3, 5);
     let lasts = run.dose(setting.lasts.0, setting.lasts.1) * MS;
     let race = Race { waiters: setting.waiters, hold: setting.hold, lasts: Some(lasts) };
     let mut processes = Vec::new();
@@ -134,15 +134,18 @@ async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
         for turn in turns(run, round, &kinds) {
             // A key of its own: what an earlier round may have left does not count.
             let key = format!("hot:{}:{round}", setting.id);
-            let before = run.server.usage().await;
-            let (start, mut sections) = Worker::race(&mut processes[turn], &key, race).await;
-            let after = run.server.usage().await;
+            let Raced { start, mut sections, done, before, after } =
+                Worker::race(&mut processes[turn], &key, race, &run.server).await;
             stats::check(&mut sections, kinds[turn].name);
-            let commands = after.commands_since(&before, kinds[turn].plain) as f64;
-            // Those who came late count as commands' sections, but not in the race.
-            let commands = Some(commands / sections.len() as f64);
             sections.retain(|section| section.exit <= start + lasts);
+            let commands = after.commands_since(&before, kinds[turn].plain) as f64;
+            let commands = (!sections.is_empty()).then(|| commands / sections.len() as f64);
             figures.put(turn, round, digest(setting, &sections, lasts, commands));
+            if !done {
+                // Its waiters would take long to get through, and until then take part in every round.
+                processes[turn].clear();
+                processes[turn] = Worker::start_all(kinds[turn], &terms, setting.processes).await;
+            }
         }
     }
     let rslock = index_of(RSLOCK, &kinds);

@@ -26,7 +26,7 @@ pub(crate) fn bars(path: &Path, title: &str, bars: &[(&str, f64)], digits: usize
     let least = bars.iter().map(|bar| bar.1).filter(|value| *value > 0.0).fold(most, f64::min);
     let logarithmic = most > LINEAR_SPAN * least;
     let title = if logarithmic { format!("{title} (logarithmic)") } else { title.to_owned() };
-    area.draw(&Text::new(title, (12, 12), ("sans-serif", 17).into_font())).unwrap();
+    area.draw(&Text::new(title, (12, 10), ("sans-serif", 21).into_font())).unwrap();
     let room = f64::from(WIDTH - LEFT - RIGHT);
     let length = |value: f64| {
         let share = if value <= 0.0 {
@@ -51,7 +51,7 @@ pub(crate) fn bars(path: &Path, title: &str, bars: &[(&str, f64)], digits: usize
         let end = LEFT + length(*value);
         let corners = [(LEFT, top), (end, top + BAR)];
         area.draw(&Rectangle::new(corners, color.filled())).unwrap();
-        let font = ("sans-serif", 14).into_font();
+        let font = ("sans-serif", 17).into_font();
         area.draw(&Text::new((*name).to_owned(), (12, top + 2), font.clone())).unwrap();
         let figure = super::table::number(Some(*value), digits);
         area.draw(&Text::new(figure, (end + 6, top + 2), font)).unwrap();

@@ -69,7 +69,7 @@ pub(crate) fn describe() -> String {
         .find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name))
         .unwrap_or("unknown CPU");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     format!("{model}, {cores} cores, Linux {}", kernel.trim())
 }
 

@@ -1,7 +1,7 @@
 //! Worker processes: this program again, with a hidden option. Jobs come as lines on stdin, answers go to stdout.
 
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +13,7 @@ use tokio::sync::{Barrier, watch};
 use super::args::HIDDEN_WORKER;
 use super::clock::{MS, Timer, now, process_cpu};
 use super::machine::die_with_parent;
+use super::server::{Server, Usage};
 use super::stats::Section;
 use crate::contenders::{Contender, Kind, Terms};
 
@@ -20,6 +21,8 @@ use crate::contenders::{Contender, Kind, Terms};
 const SECTION_LEN: usize = 20;
 /// How far ahead the start of a race lies, so that all workers know of it before.
 const BARRIER: u64 = 30 * MS;
+/// How long after its end a waiter may take to get the lock a last time. Some would poll for many seconds more.
+const GRACE: u64 = 250 * MS;
 
 /// Waiters that all want one key.
 #[derive(Clone, Copy)]
@@ -29,6 +32,18 @@ pub(crate) struct Race {
     pub(crate) hold: u64,
     /// How long, in nanoseconds; without it, each waiter once.
     pub(crate) lasts: Option<u64>,
+}
+
+/// What came of a race.
+pub(crate) struct Raced {
+    /// Its stamp.
+    pub(crate) start: u64,
+    pub(crate) sections: Vec<Section>,
+    /// Whether all waiters came to an end; otherwise the workers are of no more use.
+    pub(crate) done: bool,
+    pub(crate) before: Usage,
+    /// At the end of the race; late waiters still go on then.
+    pub(crate) after: Usage,
 }
 
 /// The parent's end of a worker process; killed on drop, and when we die.
@@ -69,10 +84,16 @@ impl Worker {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Lets all workers race for `key`; gives the stamp of the start and the sections.
-    pub(crate) async fn race(workers: &mut [Self], key: &str, race: Race) -> (u64, Vec<Section>) {
+    /// Lets all workers race for `key`.
+    pub(crate) async fn race(
+        workers: &mut [Self],
+        key: &str,
+        race: Race,
+        server: &Server,
+    ) -> Raced {
+        let before = server.usage().await;
         let start = now() + BARRIER;
-        for worker in &mut *workers {
+        for worker in workers.iter_mut() {
             let Race { waiters, hold, lasts } = race;
             let job = json!({
                 "job": "race", "key": key, "start": start,
@@ -80,12 +101,25 @@ impl Worker {
             });
             worker.tell(job).await;
         }
+        let mut after = None;
+        if let Some(lasts) = race.lasts {
+            Timer::new().until(start + lasts).await;
+            after = Some(server.usage().await);
+        }
         let heard = join_all((0..).zip(workers).map(|(process, worker)| worker.sections(process)));
-        (start, heard.await.into_iter().flatten().collect())
+        let (sections, done): (Vec<_>, Vec<_>) = heard.await.into_iter().unzip();
+        let after = match after {
+            Some(after) => after,
+            None => server.usage().await,
+        };
+        let done = done.iter().all(|done| *done);
+        Raced { start, sections: sections.concat(), done, before, after }
     }
 
-    async fn sections(&mut self, process: u32) -> Vec<Section> {
-        let count = self.hear().await["sections"].as_u64().unwrap() as usize;
+    /// The sections of a race, and whether all waiters came to an end.
+    async fn sections(&mut self, process: u32) -> (Vec<Section>, bool) {
+        let head = self.hear().await;
+        let count = head["sections"].as_u64().unwrap() as usize;
         let mut bytes = vec![0; count * SECTION_LEN];
         self.output.read_exact(&mut bytes).await.unwrap();
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
@@ -95,7 +129,8 @@ impl Worker {
             process,
             waiter: u32::from_le_bytes(bytes[16..].try_into().unwrap()),
         };
-        bytes.chunks_exact(SECTION_LEN).map(section).collect()
+        let sections = bytes.chunks_exact(SECTION_LEN).map(section).collect();
+        (sections, head["done"].as_bool().unwrap())
     }
 
     /// Lets the worker ask for `key`, and hold it until [`leave`](Self::leave).
@@ -178,12 +213,14 @@ async fn race(contender: &Arc<dyn Contender>, job: &Value) {
     let (start, hold) = (number("start"), number("hold"));
     let end = job["lasts"].as_u64().map(|lasts| start + lasts);
     Timer::new().until(start).await;
+    let mut sections = Vec::new();
     let waiters = (0..number("waiters") as u32).map(|waiter| {
         let contender = Arc::clone(contender);
         let key = job["key"].as_str().unwrap().to_owned();
+        let done = Arc::new(Mutex::new(Vec::new()));
+        sections.push(Arc::clone(&done));
         tokio::spawn(async move {
             let timer = Timer::new();
-            let mut sections = Vec::new();
             loop {
                 let body = async {
                     let entry = now();
@@ -191,24 +228,37 @@ async fn race(contender: &Arc<dyn Contender>, job: &Value) {
                     if hold > 0 && end.is_none_or(|end| entry < end) {
                         timer.until(entry + hold).await;
                     }
-                    sections.push(Section { entry, exit: now(), process: 0, waiter });
+                    done.lock().unwrap().push(Section { entry, exit: now(), process: 0, waiter });
                 };
                 contender.section(&key, Box::pin(body)).await;
                 if end.is_none_or(|end| now() >= end) {
-                    return sections;
+                    return;
                 }
             }
         })
     });
-    let sections = join_all(waiters.collect::<Vec<_>>()).await;
+    let waiters = join_all(waiters.collect::<Vec<_>>());
+    let finished = match end {
+        Some(end) => {
+            let grace = Timer::new();
+            tokio::select! {
+                biased;
+                ended = waiters => Some(ended),
+                () = grace.until(end + GRACE) => None,
+            }
+        }
+        None => Some(waiters.await),
+    };
+    let done = finished.is_some();
+    finished.into_iter().flatten().for_each(Result::unwrap);
     let mut bytes = Vec::new();
-    for Section { entry, exit, process: _, waiter } in sections.into_iter().flat_map(Result::unwrap)
-    {
+    let sections = sections.iter().flat_map(|done| std::mem::take(&mut *done.lock().unwrap()));
+    for Section { entry, exit, process: _, waiter } in sections {
         bytes.extend(entry.to_le_bytes());
         bytes.extend(exit.to_le_bytes());
         bytes.extend(waiter.to_le_bytes());
     }
-    say(&json!({ "sections": bytes.len() / SECTION_LEN })).await;
+    say(&json!({ "sections": bytes.len() / SECTION_LEN, "done": done })).await;
     let mut out = tokio::io::stdout();
     out.write_all(&bytes).await.unwrap();
     out.flush().await.unwrap();
