@@ -7,7 +7,7 @@ use crate::support::clock::MS;
 use crate::support::report::{Bar, Limit, Outcome};
 use crate::support::stats::{self, Gaps, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
-use crate::support::worker::{Race, Raced, Worker};
+use crate::support::worker::{End, Race, Raced, Worker};
 
 const COLUMNS: &[Column] = &[
     Column::new("ms", "ms until all were served", 1),
@@ -62,10 +62,15 @@ async fn table(run: &Run, processes: usize, waiters: usize, bars: &mut Vec<Bar>)
             if slow[turn] {
                 continue;
             }
-            let Raced { start, mut sections, before, after, .. } =
+            let Raced { start, mut sections, end, before, after } =
                 Worker::race(&mut workers[turn], &key, race, &run.server).await;
-            assert_eq!(sections.len(), all, "each waiter once");
             stats::check(&mut sections, kinds[turn].name);
+            if end == End::Failed {
+                stats::failed(kinds[turn].name, &title);
+                workers[turn] = Worker::start_all(kinds[turn], &terms, processes).await;
+                continue;
+            }
+            assert_eq!(sections.len(), all, "each waiter once");
             let commands = after.commands_since(&before, kinds[turn].plain) as f64;
             let digest = digest(start, &sections, commands);
             slow[turn] = digest.ms > PATIENCE_MS;

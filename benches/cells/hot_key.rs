@@ -9,7 +9,7 @@ use crate::support::clock::{MS, US};
 use crate::support::report::{Bar, Limit, Outcome};
 use crate::support::stats::{self, Gaps, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
-use crate::support::worker::{Race, Raced, Worker};
+use crate::support::worker::{End, Race, Raced, Worker};
 
 const COLUMNS: &[Column] = &[
     Column::new("per_s", "sections/s", 0),
@@ -134,14 +134,18 @@ async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
         for turn in turns(run, round, &kinds) {
             // A key of its own: what an earlier round may have left does not count.
             let key = format!("hot:{}:{round}", setting.id);
-            let Raced { start, mut sections, done, before, after } =
+            let Raced { start, mut sections, end, before, after } =
                 Worker::race(&mut processes[turn], &key, race, &run.server).await;
             stats::check(&mut sections, kinds[turn].name);
             sections.retain(|section| section.exit <= start + lasts);
             let commands = after.commands_since(&before, kinds[turn].plain) as f64;
             let commands = (!sections.is_empty()).then(|| commands / sections.len() as f64);
-            figures.put(turn, round, digest(setting, &sections, lasts, commands));
-            if !done {
+            if end == End::Failed {
+                stats::failed(kinds[turn].name, setting.title);
+            } else {
+                figures.put(turn, round, digest(setting, &sections, lasts, commands));
+            }
+            if end != End::Done {
                 // Its waiters would take long to get through, and until then take part in every round.
                 processes[turn].clear();
                 processes[turn] = Worker::start_all(kinds[turn], &terms, setting.processes).await;

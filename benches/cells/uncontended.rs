@@ -9,7 +9,7 @@ use crate::contenders::{self, Contender, FENCED, RAW, RSLOCK, TTL, Terms, UNFENC
 use crate::support::args::Run;
 use crate::support::clock::{MS, now, process_cpu};
 use crate::support::report::{Bar, Limit, Outcome};
-use crate::support::stats::quantile_us;
+use crate::support::stats::{self, quantile_us};
 use crate::support::table::{Column, Row, Table};
 
 const COLUMNS: &[Column] = &[
@@ -63,7 +63,10 @@ async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut V
             // The first locks of a round still pay for the pause before it.
             round(run, &all[turn], kinds[turn].plain, tasks, lasts / 10).await;
             let measured = round(run, &all[turn], kinds[turn].plain, tasks, lasts).await;
-            figures.put(turn, number, measured);
+            match measured {
+                Some(measured) => figures.put(turn, number, measured),
+                None => stats::failed(kinds[turn].name, &title),
+            }
         }
     }
     let raw = index_of(RAW, kinds);
@@ -118,13 +121,14 @@ async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut V
     }
 }
 
+/// `None` if the contender failed.
 async fn round(
     run: &Run,
     contender: &Arc<dyn Contender>,
     plain: &[&str],
     tasks: usize,
     lasts: u64,
-) -> Figures {
+) -> Option<Figures> {
     let (before, cpu, start) = (run.server.usage().await, process_cpu(), now());
     let running: Vec<_> = (0..tasks)
         .map(|task| {
@@ -142,17 +146,17 @@ async fn round(
             })
         })
         .collect();
-    let took = join_all(running).await.into_iter().flat_map(Result::unwrap);
-    let mut took: Vec<u64> = took.collect();
+    let took: Result<Vec<_>, _> = join_all(running).await.into_iter().collect();
+    let mut took: Vec<u64> = took.ok()?.concat();
     let (elapsed, cpu) = (now() - start, process_cpu() - cpu);
     let after = run.server.usage().await;
     let locks = took.len() as f64;
-    Figures {
+    Some(Figures {
         p50: quantile_us(&mut took, 0.5),
         p99: quantile_us(&mut took, 0.99),
         rate: locks / elapsed as f64 * 1e9,
         commands: after.commands_since(&before, plain) as f64 / locks,
         client_us: cpu as f64 / 1e3 / locks,
         redis_us: (after.cpu - before.cpu) * 1e6 / locks,
-    }
+    })
 }

@@ -99,6 +99,7 @@ pub(crate) fn print(run: &Run, outcome: &Outcome) {
             println!("{}", table.json());
         }
         let bars = outcome.bars.iter().map(Bar::json).chain([overlaps().json()]);
+        println!("{}", json!({ "cell": "failures", "rows": stats::failures() }));
         println!("{}", json!({ "cell": "bars", "rows": bars.collect::<Vec<_>>() }));
         return;
     }
@@ -109,6 +110,9 @@ pub(crate) fn print(run: &Run, outcome: &Outcome) {
     lines.extend(outcome.bars.iter().map(Bar::words));
     lines.push(overlaps().words());
     println!("{}", aligned(&lines));
+    for failure in stats::failures() {
+        println!("failed, so that a round did not count: {failure}");
+    }
 }
 
 /// Writes RESULTS.md and its charts into `folder`.
@@ -121,6 +125,9 @@ pub(crate) fn write(run: &Run, outcome: &Outcome, folder: &Path) {
         writeln!(page, "| {} |", bar.words().join(" | ")).unwrap();
     }
     page.push('\n');
+    for failure in stats::failures() {
+        writeln!(page, "* Failed, so that a round did not count: {failure}").unwrap();
+    }
     page.push_str(&who());
     for table in &outcome.tables {
         writeln!(page, "## {}\n\n{}", table.title, table.markdown()).unwrap();

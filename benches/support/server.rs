@@ -5,10 +5,14 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 use super::args::HIDDEN_EXEC;
 use super::machine::Cores;
+
+/// How long the server may be busy with what contenders do to it before it answers us.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A redis-server without persistence, on a free port of the loopback; ended on drop, and when we die.
 pub(crate) struct Server {
@@ -30,7 +34,7 @@ impl Server {
             .spawn()
             .unwrap();
         let mut starting = Starting(Some(child));
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             let ended = starting.0.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none(), "redis-server does not start: is it installed?");
@@ -39,7 +43,8 @@ impl Server {
         }
         let url = format!("redis://127.0.0.1:{port}/");
         let client = redis::Client::open(url.as_str()).unwrap();
-        let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let mut admin = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut admin).await.unwrap();
         let version = field(&info, "redis_version").to_owned();
         Self { child: starting.0.take().unwrap(), url, admin, version }

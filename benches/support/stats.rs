@@ -1,5 +1,6 @@
 //! Figures of intervals.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A critical section: from the first to the last moment of its body.
@@ -17,6 +18,19 @@ static OVERLAPS: AtomicU64 = AtomicU64::new(0);
 /// Sections on shared keys that were checked in this run, and how many of them began before the one before had ended.
 pub(crate) fn checked() -> (u64, u64) {
     (SECTIONS.load(Ordering::Relaxed), OVERLAPS.load(Ordering::Relaxed))
+}
+
+static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes that a contender gave an error where it should have waited, or panicked: the round does not count.
+pub(crate) fn failed(whose: &str, cell: &str) {
+    eprintln!("FAILED: {whose} in {cell}; the round does not count for it");
+    FAILURES.lock().unwrap().push(format!("{whose} in \"{cell}\""));
+}
+
+/// Who failed, and where; once for each round.
+pub(crate) fn failures() -> Vec<String> {
+    FAILURES.lock().unwrap().clone()
 }
 
 /// Sorts sections of one key by entry, and counts those that began before another had ended.

@@ -39,11 +39,21 @@ pub(crate) struct Raced {
     /// Its stamp.
     pub(crate) start: u64,
     pub(crate) sections: Vec<Section>,
-    /// Whether all waiters came to an end; otherwise the workers are of no more use.
-    pub(crate) done: bool,
+    pub(crate) end: End,
     pub(crate) before: Usage,
     /// At the end of the race; late waiters still go on then.
     pub(crate) after: Usage,
+}
+
+/// How the waiters of a race ended.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum End {
+    /// All of them, by themselves.
+    Done,
+    /// Some would still wait. The workers are of no more use.
+    Waiting,
+    /// Some had an error. Likewise.
+    Failed,
 }
 
 /// The parent's end of a worker process; killed on drop, and when we die.
@@ -107,17 +117,16 @@ impl Worker {
             after = Some(server.usage().await);
         }
         let heard = join_all((0..).zip(workers).map(|(process, worker)| worker.sections(process)));
-        let (sections, done): (Vec<_>, Vec<_>) = heard.await.into_iter().unzip();
+        let (sections, ends): (Vec<_>, Vec<_>) = heard.await.into_iter().unzip();
         let after = match after {
             Some(after) => after,
             None => server.usage().await,
         };
-        let done = done.iter().all(|done| *done);
-        Raced { start, sections: sections.concat(), done, before, after }
+        let end = ends.into_iter().max().unwrap();
+        Raced { start, sections: sections.concat(), end, before, after }
     }
 
-    /// The sections of a race, and whether all waiters came to an end.
-    async fn sections(&mut self, process: u32) -> (Vec<Section>, bool) {
+    async fn sections(&mut self, process: u32) -> (Vec<Section>, End) {
         let head = self.hear().await;
         let count = head["sections"].as_u64().unwrap() as usize;
         let mut bytes = vec![0; count * SECTION_LEN];
@@ -130,7 +139,14 @@ impl Worker {
             waiter: u32::from_le_bytes(bytes[16..].try_into().unwrap()),
         };
         let sections = bytes.chunks_exact(SECTION_LEN).map(section).collect();
-        (sections, head["done"].as_bool().unwrap())
+        let end = if head["failed"] == true {
+            End::Failed
+        } else if head["done"] == true {
+            End::Done
+        } else {
+            End::Waiting
+        };
+        (sections, end)
     }
 
     /// Lets the worker ask for `key`, and hold it until [`leave`](Self::leave).
@@ -249,8 +265,8 @@ async fn race(contender: &Arc<dyn Contender>, job: &Value) {
         }
         None => Some(waiters.await),
     };
-    let done = finished.is_some();
-    finished.into_iter().flatten().for_each(Result::unwrap);
+    let failed = finished.iter().flatten().any(Result::is_err);
+    let done = finished.is_some() && !failed;
     let mut bytes = Vec::new();
     let sections = sections.iter().flat_map(|done| std::mem::take(&mut *done.lock().unwrap()));
     for Section { entry, exit, process: _, waiter } in sections {
@@ -258,7 +274,7 @@ async fn race(contender: &Arc<dyn Contender>, job: &Value) {
         bytes.extend(exit.to_le_bytes());
         bytes.extend(waiter.to_le_bytes());
     }
-    say(&json!({ "sections": bytes.len() / SECTION_LEN, "done": done })).await;
+    say(&json!({ "sections": bytes.len() / SECTION_LEN, "done": done, "failed": failed })).await;
     let mut out = tokio::io::stdout();
     out.write_all(&bytes).await.unwrap();
     out.flush().await.unwrap();
