@@ -3,28 +3,30 @@
 //! The record of the acquisition ([`Pending`]) exists *before* the first command is sent. Whatever
 //! happens to the future after that, dropping the record hands the token to the janitor.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::OwnedMutexGuard;
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use crate::bound::LeaseBound;
 use crate::client::{Active, Inner};
 use crate::driver::Job;
 use crate::error::{Error, ErrorKind};
-use crate::fencing::FencingToken;
 use crate::guard::MutexGuard;
 use crate::held::{Granted, Held, Lease};
 use crate::key::Key;
-use crate::lease::LeaseState;
+use crate::lease::{Chain, LeaseState, is_short};
 use crate::options::{LockOptions, Terms, Wait};
-use crate::registry::{Seat, Situation};
-use crate::scope::{self, Node, Scoped};
+use crate::registry::{Address, Handed, Seat, Situation, Stand, Turn, Wants};
+use crate::scope::{self, Holds, Scoped};
 use crate::store::{Claim, Grant, Name, Refusal, Release, Waiting};
-use crate::time::{Instant, sleep_until_some, timeout_at};
+use crate::time::{Deadline, Instant, timeout_at};
 use crate::token::Token;
 
 /// A wait that is shorter than this is stretched to it: a round trip needs some time, too.
@@ -35,54 +37,88 @@ const GRACE: Duration = Duration::from_millis(50);
 const BEHIND_OWN_CLAIM: Duration = Duration::from_millis(500);
 
 /// A wish that passed all checks that need no I/O.
-struct Wish {
-    client: Arc<Inner>,
-    key: Key,
-    name: Name,
-    terms: Terms,
-    since: Instant,
+pub(crate) struct Wish {
+    pub(crate) client: Arc<Inner>,
+    pub(crate) key: Key,
+    pub(crate) address: Address,
+    pub(crate) terms: Terms,
+}
+
+/// Takes a lock for a guard.
+///
+/// A future is copied whenever it moves: this one keeps the wish where it is, and holds no more than the common way needs.
+#[allow(clippy::manual_async_fn)] // an async fn would hold the wish twice
+pub(crate) fn lock(
+    wish: Result<Wish, Error>,
+) -> impl Future<Output = Result<MutexGuard, Error>> + Send + use<> {
+    async move {
+        let granted = match &wish {
+            Ok(wish) => wish.ask_for_lease().await?,
+            Err(error) => return Err(error.clone()),
+        };
+        let Wish { client, key, address, terms } = wish?;
+        Ok(MutexGuard::new(Lease(Held::keep(client, key, address, terms, granted))))
+    }
 }
 
 impl Wish {
-    fn new(
+    pub(crate) fn new(
         client: Arc<Inner>,
         key: Result<Key, Error>,
         options: LockOptions,
     ) -> Result<Self, Error> {
         let key = key?;
         let terms = options.or(client.defaults).terms()?;
-        let name = Name::new(&client.namespace, &key)?;
-        client.ensure_running()?;
-        Ok(Self { client, key, name, terms, since: Instant::now() })
+        let address = client.registry.address(Name::new(&client.namespace, &key)?);
+        Ok(Self { client, key, address, terms })
+    }
+
+    /// The same wish for one who does not wait.
+    pub(crate) fn without_wait(mut self) -> Self {
+        self.terms.wait = Wait::None;
+        self
+    }
+
+    fn name(&self) -> &Name {
+        self.address.name()
     }
 
     /// When to give up; `None`: never.
-    fn until(&self) -> Option<Instant> {
+    fn until(&self, since: Instant) -> Option<Instant> {
         let wait = match self.terms.wait {
             Wait::Forever => return None,
             Wait::None => BEHIND_OWN_CLAIM,
             Wait::UpTo(wait) => wait.max(SHORTEST_WAIT),
         };
-        Some(self.since.saturating_add(wait))
+        Some(since.saturating_add(wait))
     }
 
-    /// Acquires within the span `lock.acquire`, which tells how long it took and what came of it.
-    async fn acquire(self) -> Result<MutexGuard, Error> {
+    async fn ask_for_lease(&self) -> Result<Granted, Error> {
+        self.client.ensure_running()?;
+        if scope::find(self.client.id, self.name()).is_some() {
+            return Err(Error::of(ErrorKind::WouldDeadlock));
+        }
+        let since = Instant::now();
         let span = tracing::debug_span!(
             target: "lock_core", "lock.acquire",
             key = self.key.label(), waited = Empty, fence = Empty, outcome = Empty,
         );
-        let (key, since) = (self.key.label(), self.since);
-        let result = self.acquire_unreported().instrument(span.clone()).await;
         if span.is_disabled() {
-            return result;
+            drop(span);
+            return self.acquire(since).await;
         }
+        Box::pin(self.acquire_within(span, since)).await
+    }
+
+    /// Acquires within the span `lock.acquire`, which tells how long it took and what came of it.
+    async fn acquire_within(&self, span: Span, since: Instant) -> Result<Granted, Error> {
+        let result = self.acquire(since).instrument(span.clone()).await;
         let _here = span.enter();
-        let waited = Instant::now().saturating_since(since);
+        let (key, waited) = (self.key.label(), Instant::now().saturating_since(since));
         span.record("waited", tracing::field::debug(waited));
         match &result {
-            Ok(guard) => {
-                let fence = guard.fencing_token();
+            Ok(granted) => {
+                let fence = granted.chain.fence(self.terms.fencing);
                 span.record("outcome", "acquired");
                 span.record("fence", fence.get());
                 tracing::debug!(target: "lock_core", key, ?waited, %fence, "lock acquired");
@@ -95,22 +131,24 @@ impl Wish {
         result
     }
 
-    async fn acquire_unreported(self) -> Result<MutexGuard, Error> {
-        let (until, waits) = (self.until(), self.terms.wait != Wait::None);
-        let registry = &self.client.registry;
+    async fn acquire(&self, since: Instant) -> Result<Granted, Error> {
+        let (until, waits) = (self.until(since), self.terms.wait != Wait::None);
+        let wants = Wants { impatient: !waits, ttl: self.terms.ttl, fencing: self.terms.fencing };
+        let mut timer = pin!(Deadline::default());
         let mut active = self.client.held.enter();
-        let seat = if waits {
-            registry.enter(&self.name, until).await
-        } else {
-            registry.try_enter(&self.name, self.since.saturating_add(BEHIND_OWN_CLAIM)).await
-        };
-        let mut seat = seat?;
         loop {
-            seat.set(Situation::Asking);
-            let claim = Claim::exclusive(self.name.clone(), Token::fresh()?, self.terms.ttl);
-            let mut pending =
-                Pending { wish: &self, claim, seat: Some(seat), active: Some(active) };
-            let grant = if waits { pending.wait(until).await? } else { pending.ask().await? };
+            let turn = match self.client.registry.stand(&self.address, wants)? {
+                Stand::Seated(seat) => Turn::Seat(seat),
+                Stand::InLine(mut waiter) => {
+                    poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await?
+                }
+            };
+            let seat = match turn {
+                Turn::Seat(seat) => seat,
+                Turn::Lease(seat, lease, now) => return Ok(self.inherit(lease, seat, active, now)),
+            };
+            let mut pending = Pending::new(self, seat, active)?;
+            let grant = pending.ask(until, timer.as_mut()).await?;
             let now = Instant::now();
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
             if let Ok(state) = state {
@@ -129,7 +167,20 @@ impl Wish {
             }
             drop(pending);
             active = self.client.held.enter();
-            seat = registry.enter(&self.name, until).await?;
+        }
+    }
+
+    /// A lease that its holder in this process handed on `now`.
+    fn inherit(&self, lease: Handed, seat: Seat, active: Active, now: Instant) -> Granted {
+        let Handed { token, chain, deadline, .. } = lease;
+        let (ttl, max_hold) = (self.terms.ttl, self.terms.max_hold);
+        Granted {
+            token,
+            chain: chain.next(ttl),
+            state: LeaseState::handed_on(deadline, max_hold, now),
+            is_short: is_short(now, deadline, ttl),
+            seat,
+            active,
         }
     }
 }
@@ -143,32 +194,51 @@ struct Pending<'a> {
     active: Option<Active>,
 }
 
-impl Pending<'_> {
-    async fn ask(&mut self) -> Result<Grant, Error> {
-        let answer = self.wish.client.store.try_acquire(&self.claim).await;
-        self.settle(answer)
+impl<'a> Pending<'a> {
+    fn new(wish: &'a Wish, seat: Seat, active: Active) -> Result<Self, Error> {
+        let mut claim = Claim::exclusive(wish.name().clone(), Token::fresh()?, wish.terms.ttl);
+        if !wish.terms.fencing {
+            claim = claim.without_fencing();
+        }
+        Ok(Self { wish, claim, seat: Some(seat), active: Some(active) })
     }
 
-    async fn wait(&mut self, until: Option<Instant>) -> Result<Grant, Error> {
-        let seat = self.seat.as_ref();
+    /// Asks the store; until a little after `until`, or until the client drains, if it is a wish that waits.
+    async fn ask(
+        &mut self,
+        until: Option<Instant>,
+        mut timer: Pin<&mut Deadline>,
+    ) -> Result<Grant, Error> {
+        let (store, seat) = (&self.wish.client.store, self.seat.as_ref());
         let report = |progress| {
             if let Some(seat) = seat {
                 seat.report(progress);
             }
         };
         let waiting = Waiting::new(until, &report);
-        let client = &self.wish.client;
+        let waits = self.wish.terms.wait != Wait::None;
         let last_word = until.map(|until| until.saturating_add(GRACE));
-        let answer = tokio::select! {
-            biased;
-            answer = client.store.acquire(&self.claim, &waiting) => answer,
-            () = client.registry.drained() => Err(Refusal::unsettled(Error::of(ErrorKind::Draining))),
-            () = sleep_until_some(last_word) => Err(Refusal::unsettled(Error::of(ErrorKind::Unknown))),
+        let answer = {
+            let mut call = if waits {
+                store.acquire(&self.claim, &waiting)
+            } else {
+                store.try_acquire(&self.claim)
+            };
+            poll_fn(|cx| {
+                if let Poll::Ready(answer) = call.poll_unpin(cx) {
+                    return Poll::Ready(answer);
+                }
+                if !waits {
+                    return Poll::Pending;
+                }
+                if seat.is_some_and(|seat| seat.is_drained(cx)) {
+                    return Poll::Ready(Err(Refusal::unsettled(Error::of(ErrorKind::Draining))));
+                }
+                ready!(timer.as_mut().poll_at(last_word, cx));
+                Poll::Ready(Err(Refusal::unsettled(Error::of(ErrorKind::Unknown))))
+            })
+            .await
         };
-        self.settle(answer)
-    }
-
-    fn settle(&mut self, answer: Result<Grant, Refusal>) -> Result<Grant, Error> {
         answer.map_err(|refusal| {
             if refusal.settled {
                 self.seat = None;
@@ -179,22 +249,18 @@ impl Pending<'_> {
         })
     }
 
-    fn granted(mut self, grant: Grant, state: LeaseState) -> MutexGuard {
-        let (seat, active) = (self.seat.take(), self.active.take());
-        let seat = seat.expect("BUG: the seat stays until the claim is settled");
-        let active = active.expect("BUG: it goes with the seat");
-        let Wish { client, key, name, terms, .. } = self.wish;
-        MutexGuard::new(Lease(Held::keep(Granted {
-            client: Arc::clone(client),
-            key: key.clone(),
-            name: name.clone(),
+    /// A lease that the store granted.
+    fn granted(mut self, grant: Grant, state: LeaseState) -> Granted {
+        let Terms { ttl, fencing, .. } = self.wish.terms;
+        let number = if fencing { grant.fence } else { 0 };
+        Granted {
             token: self.claim.token,
-            fence: FencingToken::of_grant(grant.fence),
-            terms: *terms,
+            chain: Chain::new(number, state.granted_at(), ttl),
             state,
-            seat,
-            active,
-        })))
+            is_short: grant.ttl < ttl,
+            seat: self.seat.take().expect("BUG: the seat stays until the claim is settled"),
+            active: self.active.take().expect("BUG: it goes with the seat"),
+        }
     }
 }
 
@@ -211,23 +277,10 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Takes a lock for a guard.
-pub(crate) async fn lock(
-    client: Arc<Inner>,
-    key: Result<Key, Error>,
-    options: LockOptions,
-) -> Result<MutexGuard, Error> {
-    let wish = Wish::new(client, key, options)?;
-    if scope::find(wish.client.id, &wish.name).is_some() {
-        return Err(Error::of(ErrorKind::WouldDeadlock));
-    }
-    wish.acquire().await
-}
-
 /// A lock entered by `run` or the macro: taken, or shared with the task's outer holder.
 #[derive(Debug)]
 pub struct Entered {
-    node: Arc<Node>,
+    holds: Holds,
     how: How,
 }
 
@@ -241,20 +294,17 @@ enum How {
 }
 
 impl Entered {
-    pub(crate) async fn enter(
-        client: Arc<Inner>,
-        key: Result<Key, Error>,
-        options: LockOptions,
-    ) -> Result<Self, Error> {
-        let wish = Wish::new(client, key, options)?;
-        let Some(outer) = scope::find(wish.client.id, &wish.name) else {
-            let guard = wish.acquire().await?;
-            return Ok(Self { node: Node::of(guard.lease()), how: How::Own(guard) });
+    pub(crate) async fn enter(wish: Result<Wish, Error>) -> Result<Self, Error> {
+        let wish = wish?;
+        let Some(outer) = scope::find(wish.client.id, wish.name()) else {
+            let guard = lock(Ok(wish)).await?;
+            return Ok(Self { holds: Holds::own(guard.lease()), how: How::Own(guard) });
         };
         let lease = outer.lease().clone();
+        wish.client.ensure_running()?;
         lease.0.observe().map_err(Error::lost)?;
         let busy = || Error::busy(lease.remaining());
-        let turn = match wish.until() {
+        let turn = match wish.until(Instant::now()) {
             _ if wish.terms.wait == Wait::None => {
                 outer.child().try_lock_owned().map_err(|_| busy())?
             }
@@ -263,18 +313,18 @@ impl Entered {
                 timeout_at(until, outer.child().lock_owned()).await.map_err(|_| busy())?
             }
         };
-        Ok(Self { node: Node::of(lease), how: How::Nested { _turn: turn } })
+        Ok(Self { holds: Holds::nested(lease), how: How::Nested { _turn: turn } })
     }
 
     /// The lease that the body runs under.
     #[must_use]
     pub fn lease(&self) -> Lease {
-        self.node.lease().clone()
+        self.holds.lease().clone()
     }
 
     /// Drives `body` while the lease is good. Does not borrow the entry.
     pub fn bound<F: Future>(&self, body: F) -> LeaseBound<F> {
-        LeaseBound::new(self.lease(), Scoped::new(Arc::clone(&self.node), body))
+        LeaseBound::new(self.lease(), Scoped::new(self.holds.clone(), body))
     }
 
     /// Drives `body` to its end, whatever becomes of the lease.
@@ -287,7 +337,7 @@ impl Entered {
         &self,
         body: F,
     ) -> impl Future<Output = Result<F::Output, Error>> + use<F> {
-        let body = Scoped::new(Arc::clone(&self.node), body);
+        let body = Scoped::new(self.holds.clone(), body);
         async move { Ok(body.await) }
     }
 

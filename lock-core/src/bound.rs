@@ -49,26 +49,18 @@ impl<F: Future> Future for LeaseBound<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let mut left = match this.watch.observe(cx) {
-            Ok(left) => left,
-            Err(reason) => return Poll::Ready(Err(end(this.body, this.watch, this.span, reason))),
-        };
+        if let Err(reason) = this.watch.lease().0.observe() {
+            return Poll::Ready(Err(end(this.body, this.watch, this.span, reason)));
+        }
         let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");
         if let Poll::Ready(output) = body.poll(cx) {
             this.body.set(None);
             report(this.watch, this.span, "done");
             return Poll::Ready(Ok(output));
         }
-        loop {
-            ready!(this.deadline.as_mut().poll_until(left, cx));
-            // A renewal may have moved the deadline since the timer was set.
-            left = match this.watch.lease().0.observe() {
-                Ok(left) => left,
-                Err(reason) => {
-                    return Poll::Ready(Err(end(this.body, this.watch, this.span, reason)));
-                }
-            };
-        }
+        // Only now, for most bodies that never wait need no timer: whatever happened meanwhile is seen here.
+        let reason = ready!(this.watch.poll_end(this.deadline, cx));
+        Poll::Ready(Err(end(this.body, this.watch, this.span, reason)))
     }
 }
 

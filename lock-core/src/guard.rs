@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use crate::bound::LeaseBound;
 use crate::driver::Ending;
 use crate::error::Error;
-use crate::held::Lease;
-use crate::scope::{ChildSlot, Node, Scoped};
+use crate::held::{Ended, Lease};
+use crate::scope::{ChildSlot, Holds, Scoped};
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -17,9 +17,10 @@ use crate::scope::{ChildSlot, Node, Scoped};
 ///
 /// # Note: drop is not release
 ///
-/// A drop cannot wait, so it hands the release to the client's janitor and returns. The janitor repeats
-/// it until the store has answered. This process can claim the key again at once; for others it becomes
-/// free a round trip later. [`release`](Self::release) waits for the answer, and reports it. In a program
+/// A drop cannot wait. If another task of this process waits for the key, it gets the lock from the guard, without a
+/// round trip; [`Mutex`](crate::Mutex) says when. Otherwise the drop hands the release to the client's janitor and returns. The
+/// janitor repeats it until the store has answered, and this process claims the key again right behind it; for others it
+/// becomes free a round trip later. [`release`](Self::release) waits for the answer, and reports it. In a program
 /// that is about to end, call [`LockClient::drain`](crate::LockClient::drain) after dropping.
 ///
 /// # Note: a guard does not stop its holder
@@ -31,6 +32,8 @@ pub struct MutexGuard {
     lease: Lease,
     /// Shared by all futures that are bound to it, so that what they nest takes turns.
     child: OnceLock<ChildSlot>,
+    /// Whether a release has begun.
+    ended: bool,
 }
 
 /// What an awaited release found.
@@ -41,7 +44,7 @@ pub struct MutexGuard {
 pub enum Released {
     /// The lease was over when the release came; nobody has taken the lock since.
     Expired,
-    /// The lock was ours until the release.
+    /// The lock was ours until the release, or until the next task of this process got it from us.
     InTime,
     /// The lease was over and another owner has the lock; it was left alone.
     TakenByOther,
@@ -49,7 +52,7 @@ pub enum Released {
 
 impl MutexGuard {
     pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease, child: OnceLock::new() }
+        Self { lease, child: OnceLock::new(), ended: false }
     }
 
     /// A handle that watches this lock.
@@ -58,7 +61,7 @@ impl MutexGuard {
         self.lease.clone()
     }
 
-    /// Releases the lock and waits for the store's answer.
+    /// Releases the lock and waits for the store's answer; does not wait if another task of this process gets the lock.
     ///
     /// If no answer comes, the janitor goes on trying in the background.
     ///
@@ -70,25 +73,32 @@ impl MutexGuard {
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the
     /// store did not answer two tries. What was done under the lock stays done.
-    pub async fn release(self) -> Result<Released, Error> {
-        let client = Arc::clone(&self.lease.0.client);
-        let held = self.lease.0.held_for();
-        let label = self.lease.0.key.label();
-        // Only the guard begins a release, and it is here.
-        let Some(job) = self.lease.0.begin_release() else { return Ok(Released::InTime) };
-        // Now the job owns the release: the guard's own drop finds that it was begun.
-        drop(self);
-        let ending = Arc::clone(&client.janitor).finish(job, &client).await?;
-        let released = match ending {
+    pub async fn release(mut self) -> Result<Released, Error> {
+        let ended = self.lease.0.end();
+        // The guard's own drop has nothing to do, now or when the future is dropped.
+        self.ended = true;
+        let key = self.lease.key().label();
+        let (job, held) = match ended {
+            Ended::GivenBack(job, held) => (job, held),
+            // To the next holder of this process, while it was good.
+            Ended::HandedOn(held) => {
+                tracing::debug!(target: "lock_core", key, ?held, "lock handed on");
+                return Ok(Released::InTime);
+            }
+            // Only the guard ends a lease, and it is here.
+            Ended::Before => return Ok(Released::InTime),
+        };
+        let client = &self.lease.0.client;
+        let released = match client.janitor.finish(job, client).await? {
             Ending::Freed => Released::InTime,
             Ending::Expired => Released::Expired,
             Ending::TakenByOther => Released::TakenByOther,
         };
         if released == Released::InTime {
-            tracing::debug!(target: "lock_core", key = label, ?held, ?released, "lock released");
+            tracing::debug!(target: "lock_core", key, ?held, ?released, "lock released");
         } else {
             tracing::warn!(
-                target: "lock_core", key = label, ?held, ?released,
+                target: "lock_core", key, ?held, ?released,
                 "the lease was over before the lock was released"
             );
         }
@@ -124,7 +134,7 @@ impl MutexGuard {
     /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
     pub fn bind<F: Future>(&self, future: F) -> LeaseBound<F> {
         let child = Arc::clone(self.child.get_or_init(ChildSlot::default));
-        LeaseBound::new(self.lease(), Scoped::new(Node::with_child(self.lease(), child), future))
+        LeaseBound::new(self.lease(), Scoped::new(Holds::with_child(self.lease(), child), future))
     }
 }
 
@@ -138,8 +148,11 @@ impl Deref for MutexGuard {
 
 impl Drop for MutexGuard {
     fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
         let held = &self.lease.0;
-        if let Some(job) = held.begin_release() {
+        if let Ended::GivenBack(job, _) = held.end() {
             held.client.janitor.push(job);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use crate::driver::{Due, Job};
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::Key;
-use crate::lease::{LeaseState, renewal_due, renewal_patience, retry_due};
+use crate::lease::{Chain, LeaseState, lift_due, renewal_due, renewal_patience, retry_due};
 use crate::options::{Terms, check_ttl};
-use crate::registry::{Seat, Situation};
+use crate::registry::{Address, Handed, Seat, Situation};
+use crate::scope::Place;
 use crate::store::{Name, Release, Renewal, Renewed};
 use crate::time::{Deadline, Instant};
 use crate::token::Token;
@@ -41,34 +42,27 @@ impl Watch {
         &self.lease
     }
 
-    /// What is left of the lease, or why it is over. Wakes the task of `cx` when the lease ends, at its deadline
-    /// at the latest as soon as the renewer looks at it; a timer of the watcher's own is more exact.
-    pub(crate) fn observe(&mut self, cx: &Context<'_>) -> Result<Duration, LostReason> {
-        let place = &mut self.place;
-        self.lease.0.with(|shared, now| {
-            let left = shared.state.check(now)?;
-            let mine =
-                place.and_then(|place| shared.watchers.iter_mut().find(|(p, _)| *p == place));
-            match mine {
-                Some((_, waker)) => waker.clone_from(cx.waker()),
-                None => {
-                    *place = Some(shared.next_watcher);
-                    shared.watchers.push((shared.next_watcher, cx.waker().clone()));
-                    shared.next_watcher += 1;
-                }
-            }
-            Ok(left)
-        })
+    /// Ready when the lease is over. Wakes the task of `cx` then: when somebody says so, and by `deadline`, which is
+    /// more exact than the renewer's schedule.
+    pub(crate) fn poll_end(
+        &mut self,
+        deadline: Pin<&mut Deadline>,
+        cx: &mut Context<'_>,
+    ) -> Poll<LostReason> {
+        if let Some(reason) = self.lease.0.lock().watch(&mut self.place, cx) {
+            return Poll::Ready(reason);
+        }
+        let mut end = LostReason::Expired;
+        let held = &self.lease.0;
+        ready!(deadline.poll(|| held.observe().map_err(|reason| end = reason).ok(), cx));
+        Poll::Ready(end)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            let mut shared = self.lease.0.shared.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(index) = shared.watchers.iter().position(|(p, _)| *p == place) {
-                shared.watchers.swap_remove(index);
-            }
+            self.lease.0.lock().watchers.retain(|(watcher, _)| *watcher != place);
         }
     }
 }
@@ -77,17 +71,19 @@ impl Drop for Watch {
 pub(crate) struct Held {
     pub(crate) client: Arc<Inner>,
     pub(crate) key: Key,
-    name: Name,
+    address: Address,
     token: Token,
-    fence: FencingToken,
+    chain: Chain,
     terms: Terms,
+    /// Where it stands among what its task holds, if `run` or the macro took it.
+    pub(crate) place: OnceLock<Place>,
     shared: Mutex<Shared>,
 }
 
 struct Shared {
     state: LeaseState,
     /// Who wants to know when the lease ends.
-    watchers: Vec<(u64, Waker)>,
+    watchers: Watchers,
     next_watcher: u64,
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
@@ -95,6 +91,67 @@ struct Shared {
     active: Option<Active>,
     /// Where the renewer has the lease in its schedule.
     due: Option<Due>,
+    /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
+    is_short: bool,
+}
+
+/// Tasks to wake; the first without an allocation, for mostly there is one.
+#[derive(Default)]
+struct Watchers {
+    first: Option<(u64, Waker)>,
+    more: Vec<(u64, Waker)>,
+}
+
+impl Watchers {
+    fn push(&mut self, watcher: (u64, Waker)) {
+        match &self.first {
+            None => self.first = Some(watcher),
+            Some(_) => self.more.push(watcher),
+        }
+    }
+
+    fn retain(&mut self, stays: impl Fn(&(u64, Waker)) -> bool) {
+        self.first.take_if(|first| !stays(first));
+        self.more.retain(stays);
+    }
+
+    fn find(&mut self, place: u64) -> Option<&mut Waker> {
+        let mut all = self.first.iter_mut().chain(&mut self.more);
+        all.find(|(watcher, _)| *watcher == place).map(|(_, waker)| waker)
+    }
+
+    #[cfg(feature = "test-util")]
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+}
+
+impl Shared {
+    /// Has the task of `cx` woken when the lease ends; why it has, if somebody said so already.
+    fn watch(&mut self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
+        if let Some(reason) = self.state.told() {
+            return Some(reason);
+        }
+        match place.and_then(|place| self.watchers.find(place)) {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => {
+                *place = Some(self.next_watcher);
+                self.watchers.push((self.next_watcher, cx.waker().clone()));
+                self.next_watcher += 1;
+            }
+        }
+        None
+    }
+}
+
+/// What becomes of a lease that its guard ends.
+pub(crate) enum Ended {
+    /// It was ended before.
+    Before,
+    /// The next holder of this process has it; it was held this long.
+    HandedOn(Duration),
+    /// It goes back to the store; it was held this long.
+    GivenBack(Job, Duration),
 }
 
 /// What the renewer shall do with a lease whose time has come.
@@ -116,7 +173,7 @@ impl Lease {
     /// The number of this grant: send it along with each write to a resource that checks it.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.0.fence
+        self.0.fence()
     }
 
     /// How long the lease is good for if nothing renews it; zero when it is over. Reads the clock, does no I/O.
@@ -145,15 +202,7 @@ impl Lease {
     pub async fn lost(&self) -> LostReason {
         let mut watch = Watch::new(self.clone());
         let mut deadline = pin!(Deadline::default());
-        poll_fn(|cx| {
-            loop {
-                match watch.observe(cx) {
-                    Ok(left) => ready!(deadline.as_mut().poll_until(left, cx)),
-                    Err(reason) => return Poll::Ready(reason),
-                }
-            }
-        })
-        .await
+        poll_fn(|cx| watch.poll_end(deadline.as_mut(), cx)).await
     }
 
     /// Makes the lease last at least `ttl` from now, or until `max_hold`; one round trip. Never shortens it.
@@ -177,7 +226,7 @@ impl Lease {
             let left = held.observe().map_err(Error::lost)?;
             held.client.ensure_running()?;
             let until = Instant::now().saturating_add(left);
-            let renewal = Renewal::new(held.name.clone(), held.token, ttl, until);
+            let renewal = Renewal::new(held.name().clone(), held.token, ttl, until);
             let answer = held.client.store.renew(std::slice::from_ref(&renewal)).await.pop();
             held.apply(answer.unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))), ttl)?;
             held.observe().map(|_| ()).map_err(Error::lost)
@@ -189,48 +238,72 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("key", &self.0.key)
-            .field("fencing_token", &self.0.fence)
+            .field("fencing_token", &self.0.fence())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }
 }
 
-/// What a lease is made of.
+/// What the holder of a lease got.
 pub(crate) struct Granted {
-    pub(crate) client: Arc<Inner>,
-    pub(crate) key: Key,
-    pub(crate) name: Name,
     pub(crate) token: Token,
-    pub(crate) fence: FencingToken,
-    pub(crate) terms: Terms,
+    pub(crate) chain: Chain,
     pub(crate) state: LeaseState,
+    /// Whether noticeably less than the ttl of the terms is left.
+    pub(crate) is_short: bool,
     pub(crate) seat: Seat,
     pub(crate) active: Active,
 }
 
 impl Held {
-    /// Starts to keep a lease that was granted.
-    pub(crate) fn keep(granted: Granted) -> Arc<Self> {
-        let Granted { client, key, name, token, fence, terms, state, seat, active } = granted;
+    /// Starts to keep a lease that was granted, by the store or by its holder before.
+    pub(crate) fn keep(
+        client: Arc<Inner>,
+        key: Key,
+        address: Address,
+        terms: Terms,
+        granted: Granted,
+    ) -> Arc<Self> {
+        let Granted { token, chain, state, is_short, seat, active } = granted;
         let deadline = state.deadline();
-        seat.set(Situation::Held(deadline));
+        // One to whom the lease was handed is known to hold it, until `max_hold` at most.
+        if !chain.is_handed_on() || terms.max_hold.is_some() {
+            seat.set(Situation::Held(deadline));
+        }
+        let lifted = is_short && !state.ends_by_hold();
+        let now = state.granted_at();
         let shared = Shared {
             state,
-            watchers: Vec::new(),
+            watchers: Watchers::default(),
             next_watcher: 0,
             seat: Some(seat),
             active: Some(active),
             due: None,
+            is_short,
         };
-        let held =
-            Arc::new(Self { client, key, name, token, fence, terms, shared: Mutex::new(shared) });
-        let first = if terms.renewal { renewal_due(Instant::now(), deadline) } else { deadline };
+        let held = Arc::new(Self {
+            client,
+            key,
+            address,
+            token,
+            chain,
+            terms,
+            place: OnceLock::new(),
+            shared: Mutex::new(shared),
+        });
+        let first = if lifted && (!terms.renewal || chain.is_handed_on()) {
+            lift_due(now, deadline)
+        } else if terms.renewal {
+            renewal_due(now, deadline)
+        } else {
+            deadline
+        };
         held.schedule(first);
         held
     }
 
     pub(crate) fn name(&self) -> &Name {
-        &self.name
+        self.address.name()
     }
 
     /// Whether what is due next is a renewal that may as well be sent a little earlier.
@@ -267,6 +340,7 @@ impl Held {
             Ok(Renewed::Kept { since }) => {
                 let deadline = self.with(|shared, now| {
                     shared.state.renewed(since, ttl, now);
+                    shared.is_short &= ttl < self.terms.ttl;
                     shared.seat.is_some().then(|| shared.state.deadline())
                 });
                 if let Some(deadline) = deadline {
@@ -289,7 +363,7 @@ impl Held {
             shared.due = None;
             shared.state.check(now).ok()?;
             let deadline = shared.state.deadline();
-            if !self.terms.renewal || shared.state.ends_by_hold() {
+            if !(self.terms.renewal || shared.is_short) || shared.state.ends_by_hold() {
                 return Some(Err(deadline));
             }
             Some(Ok(renewal_patience(now, deadline)))
@@ -298,7 +372,7 @@ impl Held {
             None => OnDue::Forget,
             Some(Err(deadline)) => OnDue::LookAgain(deadline),
             Some(Ok(until)) => {
-                OnDue::Renew(Renewal::new(self.name.clone(), self.token, self.terms.ttl, until))
+                OnDue::Renew(Renewal::new(self.name().clone(), self.token, self.terms.ttl, until))
             }
         }
     }
@@ -313,7 +387,7 @@ impl Held {
                 // Once for each doubt, not for each try.
                 if was_sure {
                     tracing::warn!(
-                        target: "lock_core", key = self.key.label(), fence = %self.fence, %error,
+                        target: "lock_core", key = self.key.label(), fence = %self.fence(), %error,
                         "lock not renewed; trying again until its deadline"
                     );
                 }
@@ -325,8 +399,10 @@ impl Held {
             let deadline = shared.state.deadline();
             Some(if failed {
                 retry_due(now, deadline, jitter).min(deadline)
-            } else {
+            } else if self.terms.renewal {
                 renewal_due(now, deadline)
+            } else {
+                deadline
             })
         });
         if let Some(next) = next {
@@ -338,46 +414,70 @@ impl Held {
     pub(crate) fn schedule(self: &Arc<Self>, at: Instant) {
         let due = self.client.renewer.schedule(Arc::downgrade(self), at);
         // A release that came in between has nothing to take back, so it is done here.
-        let stale = self.with(|shared, now| {
-            if shared.state.check(now) == Err(LostReason::Released) {
-                return Some(due);
-            }
-            shared.due.replace(due)
-        });
+        let stale = {
+            let mut shared = self.lock();
+            if shared.state.is_released() { Some(due) } else { shared.due.replace(due) }
+        };
         if let Some(stale) = stale {
             self.client.renewer.forget(stale);
         }
     }
 
     /// Ends the lease for its guard. From here on no renewal is sent, and late answers move nothing.
-    /// Gives what is needed to free the key; `None` if that was asked before.
-    pub(crate) fn begin_release(&self) -> Option<Job> {
-        let (first, was_lost, seat, active, due, granted, deadline) = self.with(|shared, now| {
-            let was_lost = shared.state.check(now).err();
+    pub(crate) fn end(&self) -> Ended {
+        let (first, lost, seat, active, due, state, now) = self.with(|shared, now| {
+            let lost = shared.state.check(now).err();
             let first = shared.state.begin_release();
-            let (granted, deadline) = (shared.state.granted_at(), shared.state.deadline());
-            let Shared { seat, active, due, .. } = shared;
-            (first, was_lost, seat.take(), active.take(), due.take(), granted, deadline)
+            let Shared { state, seat, active, due, .. } = shared;
+            (first, lost, seat.take(), active.take(), due.take(), state.clone(), now)
         });
         if let Some(due) = due {
             self.client.renewer.forget(due);
         }
         if !first {
-            return None;
+            return Ended::Before;
         }
-        // In the books before it is no longer counted as held, or a drain would see neither.
+        let held = now.saturating_since(state.granted_at());
+        // Counted as held until somebody else counts: the next holder, who waits, or the janitor.
+        let _active = active;
+        let seat = match seat {
+            Some(seat) if lost.is_none() && self.terms.min_hold.is_none() => {
+                let lease = Handed {
+                    token: self.token,
+                    chain: self.chain,
+                    deadline: state.confirmed_until(),
+                    label: self.key.label(),
+                };
+                match seat.hand_on(lease, now) {
+                    Ok(()) => return Ended::HandedOn(held),
+                    Err(seat) => Some(seat),
+                }
+            }
+            seat => seat,
+        };
         self.client.janitor.open();
-        drop(active);
         if let Some(seat) = &seat {
-            seat.set(Situation::Releasing);
+            seat.set_at(Situation::Releasing, now);
         }
-        let hold_until = self.terms.min_hold.map(|least| granted.saturating_add(least));
-        let release = Release::new(self.name.clone(), self.token, hold_until);
-        Some(Job::of_lease(release, seat, self.key.label(), self.terms.ttl, deadline, was_lost))
+        let hold_until = self.terms.min_hold.map(|least| state.granted_at().saturating_add(least));
+        let release = Release::new(self.name().clone(), self.token, hold_until);
+        let (label, ttl) = (self.key.label(), self.chain.longest_ttl());
+        let good_until = if lost.is_none() { Some(state.deadline()) } else { None };
+        let confirmed = state.confirmed_until();
+        let job = Job::of_lease(release, seat, label, ttl, good_until, confirmed, now);
+        Ended::GivenBack(job, held)
+    }
+
+    fn fence(&self) -> FencingToken {
+        self.chain.fence(self.terms.fencing)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with_seat(&self, act: impl FnOnce(&Seat)) {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.lock();
         if let Some(seat) = &shared.seat {
             act(seat);
         }
@@ -386,7 +486,7 @@ impl Held {
     /// Runs `act` on the shared record. If the lease ends in it, tells the watchers and gives the seat back.
     fn with<R>(&self, act: impl FnOnce(&mut Shared, Instant) -> R) -> R {
         let now = Instant::now();
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.lock();
         let result = act(&mut shared, now);
         let Err(reason) = shared.state.check(now) else { return result };
         let watchers = std::mem::take(&mut shared.watchers);
@@ -395,11 +495,11 @@ impl Held {
         drop(shared);
         if seat.is_some() {
             tracing::warn!(
-                target: "lock_core", key = self.key.label(), fence = %self.fence, %reason, "lock lost"
+                target: "lock_core", key = self.key.label(), fence = %self.fence(), %reason, "lock lost"
             );
         }
         drop(seat);
-        for (_, waker) in watchers {
+        for (_, waker) in watchers.first.into_iter().chain(watchers.more) {
             waker.wake();
         }
         result

@@ -7,6 +7,7 @@ pub use ::std;
 use std::sync::Arc;
 
 pub use crate::acquire::Entered;
+use crate::acquire::Wish;
 use crate::client::LockClient;
 use crate::error::Error;
 use crate::key::{IntoKey, Key, KeyPart, KeyWriter};
@@ -119,8 +120,8 @@ pub async fn acquire(
     key: Result<Key, Error>,
     options: LockOptions,
 ) -> Result<Entered, Error> {
-    // Boxed: it is large, and would be part of each annotated function's future.
-    Box::pin(Entered::enter(Arc::clone(&client?.0), key, options)).await
+    let client = client?;
+    Entered::enter(Wish::new(Arc::clone(&client.0), key, options)).await
 }
 
 /// A return type through which a lock error can be reported.

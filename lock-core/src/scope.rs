@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
@@ -17,7 +17,7 @@ use crate::key::IntoKey;
 use crate::store::Name;
 
 tokio::task_local! {
-    static HOLDS: Arc<Node>;
+    static HOLDS: Holds;
     static CLIENT: LockClient;
 }
 
@@ -25,45 +25,97 @@ tokio::task_local! {
 /// without the outer lock.
 pub(crate) type ChildSlot = Arc<tokio::sync::Mutex<()>>;
 
-/// One lease of the chain.
-#[derive(Debug)]
-pub(crate) struct Node {
-    lease: Lease,
-    outer: Option<Arc<Self>>,
-    child: ChildSlot,
+/// A lease that the task holds, on top of others.
+#[derive(Clone, Debug)]
+pub(crate) enum Holds {
+    /// The one that `run` or the macro took: its place in the chain is part of its record.
+    Own(Lease),
+    /// One more entry of a lease.
+    Entry(Arc<Entry>),
 }
 
-impl Node {
-    /// A node for `lease` on top of what the task holds.
-    pub(crate) fn of(lease: Lease) -> Arc<Self> {
-        Self::with_child(lease, ChildSlot::default())
+/// A place in the chain.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    outer: Option<Holds>,
+    child: OnceLock<ChildSlot>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    lease: Lease,
+    place: Place,
+}
+
+impl Place {
+    /// On top of what the task holds.
+    fn here() -> Self {
+        Self { outer: HOLDS.try_with(Holds::clone).ok(), child: OnceLock::new() }
+    }
+}
+
+impl Holds {
+    /// The first entry of a lease that the task has taken.
+    pub(crate) fn own(lease: Lease) -> Self {
+        lease.0.place.get_or_init(Place::here);
+        Self::Own(lease)
     }
 
-    /// The same, with a child slot that is shared with other nodes of the lease.
-    pub(crate) fn with_child(lease: Lease, child: ChildSlot) -> Arc<Self> {
-        let outer = HOLDS.try_with(Arc::clone).ok();
-        Arc::new(Self { lease, outer, child })
+    /// One more entry of a lease that the task holds.
+    pub(crate) fn nested(lease: Lease) -> Self {
+        Self::Entry(Arc::new(Entry { lease, place: Place::here() }))
+    }
+
+    /// An entry whose child slot is shared with other entries of the lease.
+    pub(crate) fn with_child(lease: Lease, child: ChildSlot) -> Self {
+        let place = Place { child: OnceLock::from(child), ..Place::here() };
+        Self::Entry(Arc::new(Entry { lease, place }))
     }
 
     pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
+        match self {
+            Self::Own(lease) => lease,
+            Self::Entry(entry) => &entry.lease,
+        }
     }
 
     pub(crate) fn child(&self) -> ChildSlot {
-        Arc::clone(&self.child)
+        Arc::clone(self.place().child.get_or_init(ChildSlot::default))
+    }
+
+    fn outer(&self) -> Option<&Self> {
+        self.place().outer.as_ref()
+    }
+
+    fn place(&self) -> &Place {
+        match self {
+            Self::Own(lease) => lease.0.place.get_or_init(Place::default),
+            Self::Entry(entry) => &entry.place,
+        }
     }
 }
 
-/// The innermost node of this task for `name` of the client with this `id`.
-pub(crate) fn find(id: u64, name: &Name) -> Option<Arc<Node>> {
-    let mut node = HOLDS.try_with(Arc::clone).ok()?;
-    loop {
-        let held = &node.lease.0;
-        if held.client.id == id && held.name() == name {
-            return Some(node);
+/// The innermost entry of this task for `name` of the client with this `id`.
+pub(crate) fn find(id: u64, name: &Name) -> Option<Holds> {
+    let is_it = |holds: &Holds| {
+        let held = &holds.lease().0;
+        held.client.id == id && held.name() == name
+    };
+    search(is_it, Holds::clone)
+}
+
+/// What `see` sees in the innermost entry of this task that `is_it`.
+fn search<R>(is_it: impl Fn(&Holds) -> bool, see: impl FnOnce(&Holds) -> R) -> Option<R> {
+    let found = HOLDS.try_with(|innermost| {
+        let mut holds = innermost;
+        loop {
+            if is_it(holds) {
+                return Some(see(holds));
+            }
+            holds = holds.outer()?;
         }
-        node = Arc::clone(node.outer.as_ref()?);
-    }
+    });
+    found.ok().flatten()
 }
 
 /// The lease that the current task works under: the innermost of `run`, the macro or the layer.
@@ -71,7 +123,7 @@ pub(crate) fn find(id: u64, name: &Name) -> Option<Arc<Node>> {
 /// `None` outside of them, and in tasks spawned from within.
 #[must_use]
 pub fn current() -> Option<Lease> {
-    HOLDS.try_with(|node| node.lease.clone()).ok()
+    HOLDS.try_with(|holds| holds.lease().clone()).ok()
 }
 
 /// Fails loudly when code that needs a lock runs without it. Goes by the key alone, whichever client it was locked through.
@@ -85,15 +137,11 @@ pub fn assert_locked(key: impl IntoKey) {
         Ok(key) => key,
         Err(error) => panic!("assert_locked: {error}"),
     };
-    let mut node = HOLDS.try_with(Arc::clone).ok();
-    while let Some(here) = node {
-        if *here.lease.key() == key {
-            assert!(here.lease.is_valid(), "the lock that this code needs was lost: {key:?}");
-            return;
-        }
-        node = here.outer.clone();
+    match search(|holds| *holds.lease().key() == key, |holds| holds.lease().is_valid()) {
+        Some(true) => {}
+        Some(false) => panic!("the lock that this code needs was lost: {key:?}"),
+        None => panic!("this code needs a lock that its task does not hold: {key:?}"),
     }
-    panic!("this code needs a lock that its task does not hold: {key:?}");
 }
 
 /// The client named by [`LockClient::scope`], if the task is in one.
@@ -109,19 +157,19 @@ pub(crate) fn with_client<F: Future>(
 }
 
 pin_project! {
-    /// A future that runs with a node on top of the chain.
+    /// A future that runs with an entry on top of the chain.
     pub(crate) struct Scoped<F> {
         #[pin]
-        future: TaskLocalFuture<Arc<Node>, F>,
+        future: TaskLocalFuture<Holds, F>,
     }
 }
 
 impl<F> Scoped<F> {
-    pub(crate) fn new(node: Arc<Node>, future: F) -> Self
+    pub(crate) fn new(holds: Holds, future: F) -> Self
     where
         F: Future,
     {
-        Self { future: HOLDS.scope(node, future) }
+        Self { future: HOLDS.scope(holds, future) }
     }
 }
 

@@ -20,9 +20,10 @@ use tokio::time::Sleep;
 
 /// A point on the boot-time clock of this machine.
 ///
-/// Comparable only with points read in the same boot of the same machine.
+/// Comparable only with points read in the same boot of the same machine. Kept in nanoseconds, of which there are enough for
+/// 584 years.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Instant(Duration);
+pub struct Instant(u64);
 
 impl Instant {
     /// Reads the clock.
@@ -30,27 +31,27 @@ impl Instant {
     pub fn now() -> Self {
         #[cfg(feature = "test-util")]
         if let Some(paused) = paused::now() {
-            return Self(paused);
+            return Self::from_origin(paused);
         }
-        Self(boot::elapsed())
+        Self::from_origin(boot::elapsed())
     }
 
     /// The point that lies `elapsed` after the clock's origin, for pure tests of time arithmetic.
     #[must_use]
     pub const fn from_origin(elapsed: Duration) -> Self {
-        Self(elapsed)
+        Self(nanos(elapsed))
     }
 
     /// This point moved `by` later, or the last one there is.
     #[must_use]
     pub const fn saturating_add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(by))
+        Self(self.0.saturating_add(nanos(by)))
     }
 
     /// How long after `earlier` this point lies; zero if it does not.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// How much of the time until this point is left; zero when it has passed.
@@ -60,9 +61,13 @@ impl Instant {
     }
 }
 
+const fn nanos(span: Duration) -> u64 {
+    span.as_secs().saturating_mul(1_000_000_000).saturating_add(span.subsec_nanos() as u64)
+}
+
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Instant({:?})", self.0)
+        write!(f, "Instant({:?})", Duration::from_nanos(self.0))
     }
 }
 
@@ -105,25 +110,36 @@ pin_project! {
 }
 
 impl Deadline {
-    /// Ready when the time is over: `left` from now, if the timer was not set before.
-    pub(crate) fn poll_until(
+    /// Ready when the time is over: when `left` says `None`. That is asked when the timer is set and when it fires, so
+    /// that whoever polls often reads no clock.
+    pub(crate) fn poll<F>(mut self: Pin<&mut Self>, mut left: F, cx: &mut Context<'_>) -> Poll<()>
+    where
+        F: FnMut() -> Option<Duration>,
+    {
+        loop {
+            let mut timer = self.as_mut().project().timer;
+            if timer.is_none() {
+                let Some(left) = left() else { return Poll::Ready(()) };
+                if Handle::try_current().is_err() {
+                    return Poll::Pending;
+                }
+                timer.set(Some(tokio::time::sleep(left)));
+            }
+            if let Some(set) = timer.as_mut().as_pin_mut() {
+                ready!(set.poll(cx));
+            }
+            timer.set(None);
+        }
+    }
+
+    /// Ready when `until` has passed; never without one.
+    pub(crate) fn poll_at(
         self: Pin<&mut Self>,
-        left: Duration,
+        until: Option<Instant>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let mut timer = self.project().timer;
-        if timer.is_none() {
-            if Handle::try_current().is_err() {
-                return Poll::Pending;
-            }
-            timer.set(Some(tokio::time::sleep(left)));
-        }
-        match timer.as_mut().as_pin_mut() {
-            Some(set) => ready!(set.poll(cx)),
-            None => return Poll::Pending,
-        }
-        timer.set(None);
-        Poll::Ready(())
+        let Some(until) = until else { return Poll::Pending };
+        self.poll(|| Some(until.remaining()).filter(|left| !left.is_zero()), cx)
     }
 }
 

@@ -31,6 +31,12 @@ impl Token {
         Ok(Self(uuid::Builder::from_random_bytes(bytes).into_uuid()))
     }
 
+    /// Reads a token from its text.
+    #[cfg(feature = "redis")]
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Uuid::try_parse(text).ok().map(Self)
+    }
+
     /// Writes the token as text, the form in which stores keep it.
     pub fn encode<'b>(&self, buffer: &'b mut [u8; Self::TEXT_LEN]) -> &'b str {
         self.0.hyphenated().encode_lower(buffer)

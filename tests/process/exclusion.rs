@@ -84,7 +84,11 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
         let mut cli = server.connect();
         let mut killed = 0_i64;
         while Instant::now() < end {
-            killed += cli.run::<i64>("CLIENT KILL TYPE normal SKIPME yes").unwrap();
+            // A connection that listens for hand-overs is of the second type.
+            for kind in ["normal", "pubsub"] {
+                let kill = format!("CLIENT KILL TYPE {kind} SKIPME yes");
+                killed += cli.run::<i64>(&kill).unwrap();
+            }
             let () = cli.run("SCRIPT FLUSH").unwrap();
             std::thread::sleep(ms(150));
             server.pause();

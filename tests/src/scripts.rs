@@ -4,9 +4,15 @@ use std::sync::LazyLock;
 
 use crate::Op;
 
-const ACQUIRE: &str = include_str!("../../lock-core/src/store/redis/scripts/acquire.lua");
-const RENEW: &str = include_str!("../../lock-core/src/store/redis/scripts/renew.lua");
-const RELEASE: &str = include_str!("../../lock-core/src/store/redis/scripts/release.lua");
+macro_rules! script {
+    ($($file:literal),+) => {
+        concat!($(include_str!(concat!("../../lock-core/src/store/redis/scripts/", $file))),+)
+    };
+}
+
+const ACQUIRE: &str = script!("queue.lua", "acquire.lua");
+const RENEW: &str = script!("renew.lua");
+const RELEASE: &str = script!("queue.lua", "release.lua");
 
 static DIGESTS: LazyLock<[(Op, String); 3]> = LazyLock::new(|| {
     [(Op::Acquire, ACQUIRE), (Op::Renew, RENEW), (Op::Release, RELEASE)]

@@ -64,14 +64,15 @@ impl LockClientBuilder {
         let Self { store, namespace, defaults, runtime } = self;
         check_namespace(&namespace)?;
         defaults.terms()?;
+        let janitor = Arc::default();
         Ok(LockClient(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             store,
             namespace: namespace.into(),
             defaults,
-            registry: Arc::new(Registry::new()),
+            registry: Arc::new(Registry::new(Arc::clone(&janitor))),
             renewer: Arc::default(),
-            janitor: Arc::default(),
+            janitor,
             held: Arc::default(),
             renewing: Runtime::new(runtime.clone()),
             cleaning: Runtime::new(runtime),

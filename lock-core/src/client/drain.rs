@@ -1,7 +1,7 @@
 //! Ending a client in good order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,6 +14,8 @@ use crate::time::{Instant, timeout_at};
 #[derive(Debug, Default)]
 pub(crate) struct HeldCount {
     count: AtomicUsize,
+    /// Whether anybody ever waited for it to be empty; until then nobody has to be told.
+    watched: AtomicBool,
     emptied: Notify,
 }
 
@@ -89,10 +91,12 @@ impl HeldCount {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.count.load(Ordering::SeqCst)
     }
 
     async fn emptied(&self) {
+        // In one order with the count: either this sees the last one gone, or the last one sees this.
+        self.watched.store(true, Ordering::SeqCst);
         loop {
             let emptied = self.emptied.notified();
             if self.count() == 0 {
@@ -105,7 +109,8 @@ impl HeldCount {
 
 impl Drop for Active {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.0.watched.load(Ordering::SeqCst) {
             self.0.emptied.notify_waiters();
         }
     }

@@ -4,16 +4,18 @@
 //! effect, or until nothing of it can be left in the store.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Notify;
 
 use crate::client::Inner;
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::{Error, ErrorKind};
 use crate::registry::Seat;
 use crate::store::{Freed, Release, ReleaseOutcome, Store};
 use crate::time::{Instant, sleep_until};
@@ -22,7 +24,7 @@ use crate::time::{Instant, sleep_until};
 #[derive(Debug)]
 pub(crate) struct Job {
     release: Release,
-    /// Given back after the first attempt, so that this process claims the key only behind it.
+    /// Given back when the first attempt is under way, so that this process claims the key only behind it.
     seat: Option<Seat>,
     /// For logs.
     label: &'static str,
@@ -50,18 +52,19 @@ pub(crate) enum Ending {
 const LONGEST_FLIGHT: Duration = Duration::from_secs(30);
 
 impl Job {
-    /// The release of a lease that was held.
+    /// The release of a lease that was held until `now`, and good until then if it has a deadline still. The store keeps it
+    /// until `confirmed` at least, or for `ttl` after some renewal that was not answered.
     pub(crate) fn of_lease(
         release: Release,
         seat: Option<Seat>,
         label: &'static str,
         ttl: Duration,
-        deadline: Instant,
-        lost: Option<LostReason>,
+        good_until: Option<Instant>,
+        confirmed: Instant,
+        now: Instant,
     ) -> Self {
-        let hopeless_at =
-            deadline.max(Instant::now()).saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
-        let good_until = lost.is_none().then_some(deadline);
+        let last_sign = confirmed.max(now);
+        let hopeless_at = last_sign.saturating_add(ttl).saturating_add(LONGEST_FLIGHT);
         Self {
             release,
             seat,
@@ -131,6 +134,8 @@ struct Queue {
     waiting: VecDeque<Job>,
     /// Waiting and being worked on, by the janitor's task or by an awaited release.
     backlog: usize,
+    /// Whether anybody ever waited for all of it to be settled; until then nobody has to be told.
+    watched: bool,
 }
 
 impl Janitor {
@@ -154,7 +159,12 @@ impl Janitor {
     pub(crate) async fn emptied(&self) {
         loop {
             let emptied = self.emptied.notified();
-            if self.backlog() == 0 {
+            let settled = {
+                let mut queue = self.lock();
+                queue.watched = true;
+                queue.backlog == 0
+            };
+            if settled {
                 return;
             }
             emptied.await;
@@ -168,18 +178,18 @@ impl Janitor {
     }
 
     /// Releases in the caller's task, at most twice; then, and if the future is dropped, the janitor takes over.
-    pub(crate) async fn finish(self: Arc<Self>, job: Job, client: &Inner) -> Result<Ending, Error> {
-        let mut work = Work { janitor: &self, job: Some(job) };
+    pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Ending, Error> {
+        let mut work = Work { janitor: self, job: Some(job) };
         client.ensure_running()?;
-        let mut last = Error::of(ErrorKind::Unknown);
-        for _ in 0..AWAITED_ATTEMPTS {
+        let mut attempt = 1;
+        loop {
             match work.attempt(&*client.store).await {
                 Attempt::Settled(ending) | Attempt::Again(ending, _) => return ending,
-                Attempt::Failed(error) if error.is_retryable() => last = error,
+                Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {}
                 Attempt::Failed(error) => return Err(error),
             }
+            attempt += 1;
         }
-        Err(last)
     }
 
     /// The janitor's task.
@@ -238,11 +248,20 @@ impl Work<'_> {
             return Attempt::Failed(Error::of(ErrorKind::Unknown));
         };
         job.attempts = job.attempts.saturating_add(1);
-        let answer = store.release(&job.release).await;
+        let answer = {
+            let mut release = store.release(&job.release);
+            // The first poll hands the command over. What this process sends for the key from then on comes behind it,
+            // so the next in line need not wait for the answer: its claim may go in the same write.
+            let first = poll_fn(|cx| Poll::Ready(release.poll_unpin(cx))).await;
+            drop(job.seat.take());
+            match first {
+                Poll::Ready(answer) => answer,
+                Poll::Pending => release.await,
+            }
+        };
         if answer.as_ref().is_err_and(Error::is_unknown) {
             job.unanswered = job.unanswered.saturating_add(1);
         }
-        drop(job.seat.take());
         match answer {
             Ok(Freed { outcome, again_at: None }) => {
                 let ending = job.ending(outcome);
@@ -292,7 +311,9 @@ impl Work<'_> {
         if self.job.take().is_some() {
             let mut queue = self.janitor.lock();
             queue.backlog -= 1;
-            if queue.backlog == 0 {
+            let tell = queue.backlog == 0 && queue.watched;
+            drop(queue);
+            if tell {
                 self.janitor.emptied.notify_waiters();
             }
         }

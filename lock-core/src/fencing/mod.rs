@@ -27,7 +27,7 @@ use std::fmt;
 #[cfg(feature = "redis")]
 pub use self::redis::set_if_newer;
 
-/// How many in-process hand-offs of one grant have a number of their own: `2^TURN_BITS`.
+/// Holders within a process that one grant has numbers for: `2^TURN_BITS`, the first one included.
 const TURN_BITS: u32 = 6;
 
 /// A number that grows with every grant of a key.
@@ -36,8 +36,9 @@ const TURN_BITS: u32 = 6;
 /// token along with each write, and let the resource refuse a token smaller than the largest that it
 /// has seen: then a late write cannot undo a newer one, whatever the timing.
 ///
-/// Shape: the number that the store minted, shifted left by six bits for hand-offs within a process.
-/// It fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds `2^53`: serialise it as a
+/// Shape: the number that the store minted, shifted left by six bits that count the hand-offs of that grant within the
+/// process. A lease that was taken [without fencing](crate::LockOptions::without_fencing) has the token 0, smaller than every
+/// other, and no check accepts it. A token fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds `2^53`: serialise it as a
 /// string for JavaScript.
 ///
 /// ```
@@ -51,9 +52,12 @@ const TURN_BITS: u32 = 6;
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// The token of a grant to which the store gave `number`.
-    pub(crate) const fn of_grant(number: u64) -> Self {
-        Self(number << TURN_BITS)
+    /// The token of a lease without one.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// The token of the holder to whom a grant with this `number` came by its `turn`th hand-off; 0 is the grant itself.
+    pub(crate) const fn of_turn(number: u64, turn: u8) -> Self {
+        Self(number << TURN_BITS | turn as u64)
     }
 
     /// A token that was stored before, as [`get`](Self::get) gave it.
@@ -84,8 +88,9 @@ impl fmt::Display for FencingToken {
 }
 
 /// The table that [`ADVANCE`] needs: the largest token that has written under each lock key. For `PostgreSQL` and `SQLite`.
-pub const CREATE_TABLE: &str =
-    "CREATE TABLE IF NOT EXISTS fences (resource TEXT PRIMARY KEY, token BIGINT NOT NULL)";
+/// It takes no token of a lease [without fencing](crate::LockOptions::without_fencing): advancing to it is an error.
+pub const CREATE_TABLE: &str = "CREATE TABLE IF NOT EXISTS fences \
+    (resource TEXT PRIMARY KEY, token BIGINT NOT NULL CHECK (token > 0))";
 
 /// Advances the fence of lock key `$1` to token `$2`; affects no row if it stands there or beyond. For `PostgreSQL`
 /// and `SQLite`.

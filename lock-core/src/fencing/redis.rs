@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use redis::aio::ConnectionLike;
-use redis::{RedisResult, Script, ToRedisArgs};
+use redis::{ErrorKind, RedisError, RedisResult, Script, ToRedisArgs};
 
 use super::{FencingToken, StaleFence};
 
@@ -21,7 +21,8 @@ static SET_IF_NEWER: LazyLock<Script> =
 ///
 /// # Errors
 ///
-/// The outer one if Redis fails; the inner one if a newer holder has written.
+/// The outer one if Redis fails, or if the lease has no fencing token ([`without_fencing`](crate::LockOptions::without_fencing));
+/// the inner one if a newer holder has written.
 pub async fn set_if_newer<C: ConnectionLike + Send>(
     connection: &mut C,
     key: &str,
@@ -29,6 +30,10 @@ pub async fn set_if_newer<C: ConnectionLike + Send>(
     value: impl ToRedisArgs,
     token: FencingToken,
 ) -> RedisResult<Result<(), StaleFence>> {
+    if token == FencingToken::NONE {
+        let why = "the lease was taken without fencing: it has no token to compare";
+        return Err(RedisError::from((ErrorKind::InvalidClientConfig, why)));
+    }
     let mut call = SET_IF_NEWER.key(key);
     call.key(fence_key).arg(value).arg(token.get());
     let written: bool = call.invoke_async(connection).await?;

@@ -7,8 +7,12 @@
 //! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lease that was lost once
 //! is never valid again, whatever answers still arrive.
 
+mod hand_off;
 mod state;
 mod validity;
 
+pub(crate) use self::hand_off::{Chain, enough_to_hand_on, is_short, lift_due};
 pub(crate) use self::state::LeaseState;
+#[cfg(feature = "redis")]
+pub(crate) use self::validity::{deadline, min_remaining};
 pub(crate) use self::validity::{renewal_due, renewal_patience, retry_due};

@@ -48,6 +48,13 @@ impl LeaseState {
         Ok(Self { phase: Phase::Held, granted: now, deadline, hold_until })
     }
 
+    /// A lease that was handed on `now` by its last holder, to whom the store had confirmed it until `deadline`. The
+    /// new holder's `max_hold` begins; that of the last one went with it.
+    pub(crate) fn handed_on(deadline: Instant, max_hold: Option<Duration>, now: Instant) -> Self {
+        let hold_until = max_hold.map(|most| now.saturating_add(most));
+        Self { phase: Phase::Held, granted: now, deadline, hold_until }
+    }
+
     /// A renewal or extension that was sent at `sent` was confirmed for `ttl`.
     ///
     /// The store only ever lengthens, so the later deadline is the true one, in whatever order answers come.
@@ -79,6 +86,20 @@ impl LeaseState {
         first
     }
 
+    /// Whether the guard has gone.
+    pub(crate) fn is_released(&self) -> bool {
+        self.phase == Phase::Released
+    }
+
+    /// Why it is over, if an event or an earlier look at the clock has said so.
+    pub(crate) fn told(&self) -> Option<LostReason> {
+        match self.phase {
+            Phase::Held | Phase::InDoubt => None,
+            Phase::Lost(reason) => Some(reason),
+            Phase::Released => Some(LostReason::Released),
+        }
+    }
+
     /// What is left of the lease, or why it is over.
     pub(crate) fn check(&mut self, now: Instant) -> Result<Duration, LostReason> {
         match self.phase {
@@ -100,6 +121,11 @@ impl LeaseState {
     /// When the lease ends if nothing renews it, `max_hold` included.
     pub(crate) fn deadline(&self) -> Instant {
         self.hold_until.map_or(self.deadline, |until| until.min(self.deadline))
+    }
+
+    /// Until when the store has confirmed it, whatever `max_hold` makes of that.
+    pub(crate) fn confirmed_until(&self) -> Instant {
+        self.deadline
     }
 
     /// Whether `max_hold` ends the lease before its deadline does, so that renewing gains nothing.
@@ -165,6 +191,17 @@ mod tests {
         assert!(lease.ends_by_hold());
         lease.check(at(1_499)).unwrap();
         assert_eq!(lease.check(at(1_500)), Err(LostReason::MaxHold));
+    }
+
+    #[test]
+    fn a_lease_that_is_handed_on_keeps_its_deadline_and_not_its_max_hold() {
+        let first = LeaseState::granted(at(0), ms(1_000), Some(ms(50)), at(0)).unwrap();
+        let mut next = LeaseState::handed_on(first.confirmed_until(), None, at(40));
+        assert_eq!(next.deadline(), deadline(at(0), ms(1_000)));
+        next.check(at(60)).unwrap();
+        let mut next = LeaseState::handed_on(first.confirmed_until(), Some(ms(50)), at(40));
+        next.check(at(89)).unwrap();
+        assert_eq!(next.check(at(90)), Err(LostReason::MaxHold));
     }
 
     /// What the store does with one message, and what the client is told.

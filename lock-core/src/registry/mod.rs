@@ -2,23 +2,26 @@
 //!
 //! A process has at most one claim per key in the store; its other tasks stand in line here, first
 //! come first served. The right to act for the process is a [`Seat`]: whoever claims or holds the
-//! lock sits on it, and when the seat is dropped the next in line gets it.
+//! lock sits on it, and when the seat is dropped the next in line gets it. A lease that its holder ends while others
+//! stand in line may go along with the seat: then nobody asks the store.
 
+mod handed;
+mod line;
 mod queue;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot::error::TryRecvError;
-use tokio::sync::{Notify, oneshot};
-
-use self::queue::Queue;
+pub(crate) use self::handed::Handed;
+use self::line::{Line, Waiter};
+pub(crate) use self::line::{Seat, Turn, Wants};
+use crate::driver::Janitor;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Name, Progress};
-use crate::time::{Instant, sleep_until_some};
+use crate::store::Name;
+use crate::time::Instant;
 
 /// Keys are spread over this many maps so that tasks on different keys rarely meet.
 const SHARDS: usize = 32;
@@ -26,26 +29,21 @@ const SHARDS: usize = 32;
 /// The keys that this process wants or holds.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    shards: [Mutex<HashMap<Name, Slot>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     draining: AtomicBool,
-    drained: Notify,
+    /// Takes leases that were handed to one who was gone.
+    janitor: Arc<Janitor>,
 }
 
-#[derive(Debug)]
-struct Slot {
-    situation: Situation,
-    /// The last answer of the store, and until when it was true.
-    before: Option<(Situation, Instant)>,
-    queue: Queue,
+type Shard = HashMap<Address, Arc<Line>, BuildHasherDefault<Known>>;
+
+/// A name and where it is looked up, so that it is hashed once in the life of a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    name: Name,
+    hash: u64,
 }
-
-/// A store that has not answered for less than this is not what a waiter gives up on: what it said before is.
-const RECENTLY: Duration = Duration::from_millis(250);
-
-/// With less time than this a claim may not be answered before the wait is over, so that its outcome
-/// would be unknown; that others of this process had the lock meanwhile is known.
-const TIME_TO_ASK: Duration = Duration::from_millis(10);
 
 /// What is known about the task on the seat, for those who stand behind it.
 #[derive(Clone, Debug)]
@@ -62,6 +60,12 @@ pub(crate) enum Situation {
     Releasing,
 }
 
+/// Where one stands who wants a key.
+pub(crate) enum Stand {
+    Seated(Seat),
+    InLine(Waiter),
+}
+
 /// Why there is no seat.
 #[derive(Debug)]
 pub(crate) enum NoSeat {
@@ -70,236 +74,115 @@ pub(crate) enum NoSeat {
     Draining,
 }
 
-/// What one who stands in line gets.
-#[derive(Debug)]
-enum Turn {
-    Seat(Seat),
-    /// Only for those who are impatient.
-    Told(Situation),
-}
-
-impl From<Turn> for Result<Seat, NoSeat> {
-    fn from(turn: Turn) -> Self {
-        match turn {
-            Turn::Seat(seat) => Ok(seat),
-            Turn::Told(situation) => Err(NoSeat::Taken(situation)),
-        }
-    }
-}
-
-/// The right to act on a key for this process.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    registry: Arc<Registry>,
-    name: Name,
-    /// Whether dropping it passes it on.
-    live: bool,
-}
-
 impl Registry {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(janitor: Arc<Janitor>) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             draining: AtomicBool::new(false),
-            drained: Notify::new(),
+            janitor,
         }
     }
 
-    /// Takes the seat if it is free. If the task on it has not achieved anything yet, waits for that at most until
-    /// `until`: what it finds out about the lock is true for the caller as well.
-    pub(crate) async fn try_enter(
-        self: &Arc<Self>,
-        name: &Name,
-        until: Instant,
-    ) -> Result<Seat, NoSeat> {
-        self.stand(name, Some(until), true).await
+    /// Where `name` is looked up.
+    pub(crate) fn address(&self, name: Name) -> Address {
+        let hash = self.hasher.hash_one(&name);
+        Address { name, hash }
     }
 
-    /// Takes the seat, waiting in line until `until`, for ever if `None`.
-    pub(crate) async fn enter(
+    /// Joins the line for a key.
+    ///
+    /// One who is impatient waits only while the task on the seat has not achieved anything yet: what it finds out
+    /// about the lock is true for the caller as well.
+    pub(crate) fn stand(
         self: &Arc<Self>,
-        name: &Name,
-        until: Option<Instant>,
-    ) -> Result<Seat, NoSeat> {
-        self.stand(name, until, false).await
-    }
-
-    async fn stand(
-        self: &Arc<Self>,
-        name: &Name,
-        until: Option<Instant>,
-        impatient: bool,
-    ) -> Result<Seat, NoSeat> {
-        let (place, mut turn) = {
-            let mut shard = self.shard(name);
-            // Read under the shard's lock: `drain` sets it before it empties the shards.
-            if self.draining.load(Ordering::Acquire) {
-                return Err(NoSeat::Draining);
-            }
-            let Some(slot) = shard.get_mut(name) else {
-                shard.insert(name.clone(), Slot::new());
-                return Ok(Seat { registry: Arc::clone(self), name: name.clone(), live: true });
-            };
-            if impatient && slot.situation.is_answer() {
-                return Err(NoSeat::Taken(slot.situation.clone()));
-            }
-            let (sender, turn) = oneshot::channel();
-            (slot.queue.join(sender, impatient), turn)
-        };
-        let _leave = Leave { registry: self, name, place };
-        tokio::select! {
-            biased;
-            turn = &mut turn => match turn.map_err(|_| NoSeat::Draining)? {
-                // The seat goes to the next one, who has time for an answer.
-                Turn::Seat(_) if until.is_some_and(|until| until.remaining() < TIME_TO_ASK) => {
-                    Err(NoSeat::Taken(self.situation(name)))
-                }
-                turn => turn.into(),
-            },
-            () = sleep_until_some(until) => match turn.try_recv() {
-                Ok(turn) => turn.into(),
-                Err(TryRecvError::Closed) => Err(NoSeat::Draining),
-                Err(TryRecvError::Empty) => Err(NoSeat::Taken(self.situation(name))),
-            },
+        address: &Address,
+        wants: Wants,
+    ) -> Result<Stand, NoSeat> {
+        let mut shard = self.shard(address);
+        // Read under the shard's lock: `drain` sets it before it looks at the shards.
+        if self.is_draining() {
+            return Err(NoSeat::Draining);
         }
+        if let Some(line) = shard.get(address) {
+            return Ok(Stand::InLine(line.join(wants)?));
+        }
+        let (line, seat) = Line::begin(Arc::clone(self), address.clone());
+        shard.insert(address.clone(), line);
+        Ok(Stand::Seated(seat))
     }
 
     /// Refuses all who wait, and all who come.
     pub(crate) fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
+        self.draining.store(true, Ordering::SeqCst);
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            for slot in shard.values_mut() {
-                slot.queue.clear();
+            let lines: Vec<_> = Self::lock(shard).values().cloned().collect();
+            for waker in lines.iter().flat_map(|line| line.wakers()) {
+                waker.wake();
             }
-        }
-        self.drained.notify_waiters();
-    }
-
-    /// Waits until the registry is drained.
-    pub(crate) async fn drained(&self) {
-        loop {
-            let drained = self.drained.notified();
-            if self.is_draining() {
-                return;
-            }
-            drained.await;
         }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.draining.load(Ordering::SeqCst)
     }
 
     /// How many keys have a seat.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn len(&self) -> usize {
-        let count = |shard: &Mutex<HashMap<Name, Slot>>| {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).len()
-        };
-        self.shards.iter().map(count).sum()
+        self.shards.iter().map(|shard| Self::lock(shard).len()).sum()
     }
 
-    fn situation(&self, name: &Name) -> Situation {
-        self.shard(name).get(name).map_or(Situation::Asking, Slot::known)
+    fn shard(&self, address: &Address) -> MutexGuard<'_, Shard> {
+        // Maps look at the low bits and at the seven highest.
+        #[allow(clippy::cast_possible_truncation)] // only a few bits matter
+        let index = (address.hash >> 32) as usize % SHARDS;
+        Self::lock(&self.shards[index])
     }
 
-    fn shard(&self, name: &Name) -> MutexGuard<'_, HashMap<Name, Slot>> {
-        #[allow(clippy::cast_possible_truncation)] // only the low bits matter
-        let index = self.hasher.hash_one(name) as usize % SHARDS;
+    fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
         // A panic in the few lines that hold this lock leaves the map whole.
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seat {
-    /// Tells those who stand behind what is going on.
-    pub(crate) fn set(&self, situation: Situation) {
-        let told = match self.registry.shard(&self.name).get_mut(&self.name) {
-            Some(slot) => slot.set(situation),
-            None => return,
-        };
-        for (impatient, situation) in told {
-            // One that has left in this moment needs no answer.
-            drop(impatient.send(Turn::Told(situation)));
-        }
-    }
-
-    /// Passes on what a waiting claim reports.
-    pub(crate) fn report(&self, progress: Progress) {
-        self.set(match progress {
-            Progress::Busy(left) => Situation::Busy(left),
-            Progress::Failed(error) => Situation::Failed(error),
-        });
+impl Address {
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
     }
 }
 
-/// The seat goes to the next in line; with nobody there the key is forgotten.
-impl Drop for Seat {
-    fn drop(&mut self) {
-        if self.live {
-            self.pass_on();
-        }
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.name == other.name
     }
 }
 
-impl Seat {
-    fn pass_on(&self) {
-        while let Some(next) = self.next() {
-            let seat =
-                Self { registry: Arc::clone(&self.registry), name: self.name.clone(), live: true };
-            match next.send(Turn::Seat(seat)) {
-                // The waiter left in this moment: ask the next one from here, not from another drop.
-                Err(Turn::Seat(mut seat)) => seat.live = false,
-                Ok(()) | Err(Turn::Told(_)) => return,
-            }
-        }
-    }
+impl Eq for Address {}
 
-    /// The next in line; if there is none, the key is forgotten.
-    fn next(&self) -> Option<oneshot::Sender<Turn>> {
-        let mut shard = self.registry.shard(&self.name);
-        let slot = shard.get_mut(&self.name)?;
-        // No answer, so there is nobody to tell.
-        drop(slot.set(Situation::Asking));
-        let next = slot.queue.next();
-        if next.is_none() {
-            shard.remove(&self.name);
-        }
-        next
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
 }
 
-impl Slot {
-    fn new() -> Self {
-        Self { situation: Situation::Asking, before: None, queue: Queue::default() }
+/// The hash of an [`Address`], which knows it.
+#[derive(Default)]
+struct Known(u64);
+
+impl Hasher for Known {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
     }
 
-    /// Notes what is going on; gives those who wait for nothing more than that.
-    fn set(&mut self, situation: Situation) -> Vec<(oneshot::Sender<Turn>, Situation)> {
-        let old = std::mem::replace(&mut self.situation, situation);
-        if old.is_answer() {
-            self.before = Some((old, Instant::now()));
-        }
-        if !self.situation.is_answer() {
-            return Vec::new();
-        }
-        let told = self.queue.take_impatient().into_iter();
-        told.map(|turn| (turn, self.situation.clone())).collect()
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 
-    /// What one who gives up now can be told.
-    fn known(&self) -> Situation {
-        match &self.before {
-            Some((before, until))
-                if !self.situation.is_answer()
-                    && Instant::now() < until.saturating_add(RECENTLY) =>
-            {
-                before.clone()
-            }
-            _ => self.situation.clone(),
-        }
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -309,21 +192,6 @@ impl Situation {
         match self {
             Self::Busy(_) | Self::Failed(_) | Self::Held(_) => true,
             Self::Asking | Self::Releasing => false,
-        }
-    }
-}
-
-/// Leaves the line when the waiting future is dropped.
-struct Leave<'a> {
-    registry: &'a Registry,
-    name: &'a Name,
-    place: u64,
-}
-
-impl Drop for Leave<'_> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.registry.shard(self.name).get_mut(self.name) {
-            slot.queue.leave(self.place);
         }
     }
 }
@@ -356,24 +224,48 @@ impl From<Situation> for Error {
 mod tests {
     use std::time::Duration;
 
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    use super::line::RECENTLY;
     use super::*;
     use crate::Key;
+    use crate::time::Deadline;
 
-    fn name() -> Name {
-        Name::new("test", &Key::new("k").unwrap()).unwrap()
+    const PATIENT: Wants = Wants { impatient: false, ttl: Duration::from_secs(10), fencing: true };
+    const IMPATIENT: Wants = Wants { impatient: true, ..PATIENT };
+
+    fn key(registry: &Registry) -> Address {
+        registry.address(Name::new("test", &Key::new("k").unwrap()).unwrap())
+    }
+
+    async fn enter(
+        registry: &Arc<Registry>,
+        wants: Wants,
+        until: Option<Instant>,
+    ) -> Result<Seat, NoSeat> {
+        let mut waiter = match registry.stand(&key(registry), wants)? {
+            Stand::Seated(seat) => return Ok(seat),
+            Stand::InLine(waiter) => waiter,
+        };
+        let mut timer = pin!(Deadline::default());
+        match poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await? {
+            Turn::Seat(seat) => Ok(seat),
+            Turn::Lease(..) => panic!("nobody has a lease"),
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn seats_go_first_come_first_served_and_leave_nothing_behind() {
-        let registry = Arc::new(Registry::new());
-        let first = registry.enter(&name(), None).await.unwrap();
+        let registry = Arc::new(Registry::new(Arc::default()));
+        let first = enter(&registry, PATIENT, None).await.unwrap();
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         let runtime = tokio::runtime::Handle::current();
         for turn in 0..10 {
             let (registry, order) = (Arc::clone(&registry), Arc::clone(&order));
             tasks.push(runtime.spawn(async move {
-                let _seat = registry.enter(&name(), None).await.unwrap();
+                let _seat = enter(&registry, PATIENT, None).await.unwrap();
                 order.lock().unwrap().push(turn);
             }));
             tokio::task::yield_now().await;
@@ -392,24 +284,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_seat_that_was_passed_to_a_dropped_future_goes_on() {
-        let registry = Arc::new(Registry::new());
-        let first = registry.enter(&name(), None).await.unwrap();
-        let name_ = name();
-        let mut second = Box::pin(registry.enter(&name_, None));
+        let registry = Arc::new(Registry::new(Arc::default()));
+        let first = enter(&registry, PATIENT, None).await.unwrap();
+        let mut second = Box::pin(enter(&registry, PATIENT, None));
         assert!(futures_util::poll!(&mut second).is_pending());
         drop(first);
         drop(second);
         assert_eq!(registry.len(), 0);
-        registry.try_enter(&name(), Instant::now()).await.unwrap();
+        enter(&registry, IMPATIENT, Some(Instant::now())).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_behind_a_failing_store_is_not_told_busy() {
-        let registry = Arc::new(Registry::new());
-        let seat = registry.enter(&name(), None).await.unwrap();
+        let registry = Arc::new(Registry::new(Arc::default()));
+        let seat = enter(&registry, PATIENT, None).await.unwrap();
         seat.set(Situation::Failed(Error::of(ErrorKind::Unavailable)));
         let soon = Some(Instant::now().saturating_add(Duration::from_millis(50)));
-        let Err(NoSeat::Taken(situation)) = registry.enter(&name(), soon).await else {
+        let Err(NoSeat::Taken(situation)) = enter(&registry, PATIENT, soon).await else {
             panic!("the seat is taken")
         };
         assert!(Error::from(situation).is_unavailable());
@@ -417,11 +308,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_waiter_that_gives_up_while_the_lock_changes_hands_is_told_busy() {
-        let registry = Arc::new(Registry::new());
-        let seat = registry.enter(&name(), None).await.unwrap();
+        let registry = Arc::new(Registry::new(Arc::default()));
+        let seat = enter(&registry, PATIENT, None).await.unwrap();
         let in_line = async |patience: Duration| {
             let until = Some(Instant::now().saturating_add(patience));
-            match registry.enter(&name(), until).await {
+            match enter(&registry, PATIENT, until).await {
                 Err(NoSeat::Taken(situation)) => Error::from(situation),
                 other => panic!("the seat is taken, but {other:?}"),
             }
@@ -436,27 +327,27 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_who_does_not_wait_learns_what_the_claim_before_it_finds_out() {
-        let registry = Arc::new(Registry::new());
-        let (name, soon) = (name(), Instant::now().saturating_add(Duration::from_millis(500)));
+        let registry = Arc::new(Registry::new(Arc::default()));
+        let soon = Instant::now().saturating_add(Duration::from_millis(500));
         let failed = Situation::Failed(Error::of(ErrorKind::Unavailable));
         let held = Situation::Held(soon);
         for (situation, busy) in [(held, true), (failed, false)] {
-            let seat = registry.enter(&name, None).await.unwrap();
+            let seat = enter(&registry, PATIENT, None).await.unwrap();
             let answer = async {
                 tokio::task::yield_now().await;
                 seat.set(situation);
             };
-            let (told, ()) = tokio::join!(registry.try_enter(&name, soon), answer);
+            let (told, ()) = tokio::join!(enter(&registry, IMPATIENT, Some(soon)), answer);
             let Err(NoSeat::Taken(situation)) = told else { panic!("the seat is taken") };
             assert_eq!(Error::from(situation).is_busy(), busy);
         }
         // A claim that comes to nothing leaves the seat to it.
-        let seat = registry.enter(&name, None).await.unwrap();
+        let seat = enter(&registry, PATIENT, None).await.unwrap();
         let give_up = async {
             tokio::task::yield_now().await;
             drop(seat);
         };
-        let (entered, ()) = tokio::join!(registry.try_enter(&name, soon), give_up);
+        let (entered, ()) = tokio::join!(enter(&registry, IMPATIENT, Some(soon)), give_up);
         drop(entered.unwrap());
         assert_eq!(registry.len(), 0);
     }

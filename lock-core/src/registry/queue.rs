@@ -1,19 +1,18 @@
 //! A line that people may leave from the middle.
 
 use std::collections::VecDeque;
+use std::task::Waker;
 
-use tokio::sync::oneshot;
+use super::Wants;
 
-use super::Turn;
-
-/// A place in line.
+/// One who stands in line.
 #[derive(Debug)]
 struct Waiter {
     place: u64,
     /// `None` once it has left.
-    turn: Option<oneshot::Sender<Turn>>,
-    /// Wants to know what the task on the seat achieves rather than stand behind it.
-    impatient: bool,
+    wants: Option<Wants>,
+    /// `None` before its first poll, and while it is about to be polled.
+    waker: Option<Waker>,
 }
 
 /// Waiters in order of arrival. One that leaves is blanked at once and swept out in bulk, so that
@@ -28,59 +27,87 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Joins the line; the place is needed to leave it.
-    pub(super) fn join(&mut self, turn: oneshot::Sender<Turn>, impatient: bool) -> u64 {
+    pub(super) fn join(&mut self, wants: Wants) -> u64 {
         let place = self.next_place;
         self.next_place += 1;
-        self.impatient += usize::from(impatient);
-        self.waiters.push_back(Waiter { place, turn: Some(turn), impatient });
+        self.impatient += usize::from(wants.impatient);
+        self.waiters.push_back(Waiter { place, wants: Some(wants), waker: None });
         place
     }
 
-    /// Leaves the line; nothing happens if the turn has come already.
+    /// Leaves the line, if it was not left before.
     pub(super) fn leave(&mut self, place: u64) {
-        let Ok(index) = self.waiters.binary_search_by_key(&place, |waiter| waiter.place) else {
-            return;
-        };
+        // The one who is called stands in front.
+        let front = self.waiters.front().is_some_and(|waiter| waiter.place == place);
+        let index = if front { Some(0) } else { self.find(place) };
+        let Some(index) = index else { return };
         self.take(index);
-        if self.blanks > self.waiters.len() / 2 {
-            self.waiters.retain(|waiter| waiter.turn.is_some());
+        if front {
+            self.waiters.pop_front();
+            self.blanks -= 1;
+        } else if self.blanks > self.waiters.len() / 2 {
+            self.waiters.retain(|waiter| waiter.wants.is_some());
             self.blanks = 0;
         }
     }
 
-    /// Takes the first out of the line.
-    pub(super) fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        while let Some(waiter) = self.waiters.pop_front() {
-            if waiter.turn.is_some() {
-                self.impatient -= usize::from(waiter.impatient);
-                return waiter.turn;
+    /// Has the one at `place` woken by `waker`.
+    pub(super) fn set_waker(&mut self, place: u64, waker: &Waker) {
+        if let Some(index) = self.find(place) {
+            match &mut self.waiters[index].waker {
+                Some(set) => set.clone_from(waker),
+                none => *none = Some(waker.clone()),
             }
+        }
+    }
+
+    /// The first in line, and what it wants.
+    pub(super) fn first(&mut self) -> Option<(u64, Wants)> {
+        loop {
+            let first = self.waiters.front()?;
+            if let Some(wants) = first.wants {
+                return Some((first.place, wants));
+            }
+            self.waiters.pop_front();
             self.blanks -= 1;
         }
-        None
+    }
+
+    /// What wakes the first in line.
+    pub(super) fn first_waker(&mut self) -> Option<Waker> {
+        self.waiters.front_mut()?.waker.take()
     }
 
     /// Takes out all who would not stand behind one who has the lock, or knows that it is taken.
-    pub(super) fn take_impatient(&mut self) -> Vec<oneshot::Sender<Turn>> {
+    pub(super) fn take_impatient(&mut self) -> Vec<(u64, Option<Waker>)> {
         if self.impatient == 0 {
             return Vec::new();
         }
-        let all = 0..self.waiters.len();
-        let impatient: Vec<_> = all.filter(|&index| self.waiters[index].impatient).collect();
-        impatient.into_iter().filter_map(|index| self.take(index)).collect()
+        let mut impatient = Vec::with_capacity(self.impatient);
+        for index in 0..self.waiters.len() {
+            if self.waiters[index].wants.is_some_and(|wants| wants.impatient) {
+                impatient.push((self.waiters[index].place, self.waiters[index].waker.take()));
+                self.take(index);
+            }
+        }
+        impatient
     }
 
-    /// Sends everybody away.
-    pub(super) fn clear(&mut self) {
-        self.waiters.clear();
-        (self.blanks, self.impatient) = (0, 0);
+    /// What wakes all of them.
+    pub(super) fn wakers(&mut self) -> Vec<Waker> {
+        self.waiters.iter_mut().filter_map(|waiter| waiter.waker.take()).collect()
     }
 
-    fn take(&mut self, index: usize) -> Option<oneshot::Sender<Turn>> {
+    fn find(&self, place: u64) -> Option<usize> {
+        self.waiters.binary_search_by_key(&place, |waiter| waiter.place).ok()
+    }
+
+    fn take(&mut self, index: usize) {
         let waiter = &mut self.waiters[index];
-        let turn = waiter.turn.take()?;
-        self.blanks += 1;
-        self.impatient -= usize::from(std::mem::take(&mut waiter.impatient));
-        Some(turn)
+        waiter.waker = None;
+        if let Some(wants) = waiter.wants.take() {
+            self.blanks += 1;
+            self.impatient -= usize::from(wants.impatient);
+        }
     }
 }

@@ -30,6 +30,18 @@ impl Name {
         Ok(Self { full: format!("{namespace}:{key}").into(), namespace_len: namespace.len() })
     }
 
+    /// A name that was read from a store.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_store(full: &str) -> Option<Self> {
+        Some(Self { full: full.into(), namespace_len: full.find(':')? })
+    }
+
+    /// A name of the store's own, under a namespace that users cannot choose.
+    #[cfg(feature = "redis")]
+    pub(crate) fn internal(namespace: &str, key: &str) -> Self {
+        Self { full: format!("{namespace}:{key}").into(), namespace_len: namespace.len() }
+    }
+
     /// The whole name.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -40,6 +52,12 @@ impl Name {
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.full[..self.namespace_len]
+    }
+
+    /// The part after the first colon.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.full[self.namespace_len + 1..]
     }
 }
 
@@ -91,13 +109,22 @@ pub struct Claim {
     pub ttl: Duration,
     /// In which way.
     pub mode: Mode,
+    /// Whether the grant is numbered. Without it a store may use a cheaper way to grant.
+    pub fencing: bool,
 }
 
 impl Claim {
-    /// A claim to hold `name` alone.
+    /// A claim to hold `name` alone, with a fencing token.
     #[must_use]
     pub fn exclusive(name: Name, token: Token, ttl: Duration) -> Self {
-        Self { name, token, ttl, mode: Mode::Exclusive }
+        Self { name, token, ttl, mode: Mode::Exclusive, fencing: true }
+    }
+
+    /// The same claim without a fencing token.
+    #[must_use]
+    pub fn without_fencing(mut self) -> Self {
+        self.fencing = false;
+        self
     }
 }
 

@@ -283,8 +283,11 @@ pub async fn a_wait_ends_in_busy_at_its_time(store: AnyStore) {
     let waiting = Waiting::new(Some(until), &listener);
     let refusal = store.acquire(&two, &waiting).await.expect_err("the lock is taken");
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
-    assert!(refusal.settled);
     assert!(Instant::now() >= until);
+    if !refusal.settled {
+        // It may still stand in a line, until the client gives the token up.
+        released(&store, &release(&two), ReleaseOutcome::Other).await;
+    }
     let reports = reports.into_inner().expect("no panic");
     assert!(matches!(reports.first(), Some(Progress::Busy(_))), "{reports:?}");
     released(&store, &release(&one), ReleaseOutcome::Ours).await;

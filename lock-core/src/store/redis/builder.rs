@@ -73,16 +73,7 @@ impl RedisStoreBuilder {
         if url.starts_with("rediss:") {
             tls::prepare()?;
         }
-        let client = Client::open(url).map_err(|error| {
-            let what = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            ConfigError::new(
-                "url",
-                format!(
-                    "is not a redis URL ({what}): write \
-                     `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS"
-                ),
-            )
-        })?;
+        let client = Client::open(url).map_err(not_a_url)?;
         if matches!(
             client.get_connection_info().addr(),
             ConnectionAddr::TcpTls { insecure: true, .. }
@@ -92,10 +83,25 @@ impl RedisStoreBuilder {
                 "turns off the check of the certificate: remove `#insecure`",
             ));
         }
-        let label = describe(client.get_connection_info().addr());
-        let connection = Connection::new(client, label, request_timeout, connect_timeout);
+        let info = client.get_connection_info();
+        let connection =
+            Connection::new(info, describe(info.addr()), request_timeout, connect_timeout)
+                .map_err(not_a_url)?;
         Ok(RedisStore::new(connection))
     }
+}
+
+// Handed over by `map_err`.
+#[allow(clippy::needless_pass_by_value)]
+fn not_a_url(error: redis::RedisError) -> ConfigError {
+    let what = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+    ConfigError::new(
+        "url",
+        format!(
+            "is not a redis URL ({what}): write \
+             `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS"
+        ),
+    )
 }
 
 #[cfg(feature = "redis-tls")]

@@ -4,36 +4,52 @@
 //! if packets vanish. Here a few unanswered commands in a row are enough to dial anew.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, Value};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, RedisError,
+    RedisResult, Value,
+};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use super::ask::{Answer, Ask};
+use super::clock::ServerClock;
 use super::error::Fault;
+use super::inbox::{self, Inbox, Stray};
 use super::jittered;
-use super::scripts::Script;
+use super::lane::Lane;
+use super::traces::Traces;
 use crate::error::{Error, ErrorKind};
+use crate::store::Name;
 use crate::time::{Instant, Late, timeout_at};
 
-/// A connection that heals itself.
+/// A connection that heals itself, and what is known about the server behind it.
 pub(super) struct Connection {
-    client: Client,
+    /// The same server by the newer and the older protocol.
+    with_resp3: Client,
+    with_resp2: Client,
+    /// The server, or a proxy before it, refused the newer one.
+    resp3_refused: AtomicBool,
     label: String,
     request_timeout: Duration,
     connect_timeout: Duration,
     state: Mutex<State>,
     /// One task dials, the others wait for it.
     dialing: tokio::sync::Mutex<()>,
-    clock: Mutex<Sample>,
+    clock: ServerClock,
+    inbox: Arc<Inbox>,
+    traces: Traces,
+    this: Weak<Self>,
 }
 
 #[derive(Default)]
 struct State {
-    live: Option<Live>,
+    live: Option<Arc<Live>>,
     /// Counts connections, so that a fault is charged to the one that it happened on.
     generation: u64,
     /// Commands in a row that were not answered in time.
@@ -45,11 +61,13 @@ struct State {
 }
 
 /// An open connection.
-#[derive(Clone)]
 pub(super) struct Live {
-    connection: MultiplexedConnection,
+    pub(super) connection: MultiplexedConnection,
     pub(super) generation: u64,
-    runtime: Arc<Watch>,
+    /// Whether it may carry pushes.
+    pub(super) resp3: bool,
+    lane: Arc<Lane>,
+    runtime: Watch,
 }
 
 /// Tells whether the runtime that drives a connection is still there.
@@ -58,11 +76,29 @@ struct Watch {
     task: AbortHandle,
 }
 
-/// What the server's clock showed, and when it was asked.
-#[derive(Clone, Copy)]
-struct Sample {
-    us: u64,
-    sent: Instant,
+/// What a command tells about its connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Health {
+    Answered,
+    /// It was given time, and not answered.
+    Silent,
+    Broken,
+    /// A caller with little patience says nothing.
+    Unknown,
+}
+
+impl Health {
+    pub(super) fn of<T>(answer: &Result<T, Fault>) -> Self {
+        match answer {
+            Ok(_) | Err(Fault::Refused(_) | Fault::Garbled) => Self::Answered,
+            Err(Fault::Silent(_)) => Self::Silent,
+            Err(Fault::Broken(_) | Fault::NotSent(_)) => Self::Broken,
+        }
+    }
+
+    fn of_silence(patience: Duration, request_timeout: Duration) -> Self {
+        if patience >= request_timeout / 2 { Self::Silent } else { Self::Unknown }
+    }
 }
 
 /// This many commands in a row without an answer are no coincidence. One more, and a lease of three seconds would
@@ -72,27 +108,37 @@ const UNANSWERED_LIMIT: u32 = 2;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// A server that is back is noticed this soon.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_000);
-/// Clocks that are synchronised at all are closer than this.
-const FAR_APART: Duration = Duration::from_secs(10);
 /// Commands that may stand in line for the socket.
 const PIPELINE_BUFFER: usize = 1024;
 
 impl Connection {
+    /// A connection to the server at `info`, dialled when it is first needed.
     pub(super) fn new(
-        client: Client,
+        info: &ConnectionInfo,
         label: String,
         request_timeout: Duration,
         connect_timeout: Duration,
-    ) -> Self {
-        Self {
-            client,
+    ) -> RedisResult<Arc<Self>> {
+        let with = |protocol| {
+            let settings = info.redis_settings().clone().set_protocol(protocol);
+            Client::open(info.clone().set_redis_settings(settings))
+        };
+        let (with_resp3, with_resp2) =
+            (with(ProtocolVersion::RESP3)?, with(ProtocolVersion::RESP2)?);
+        Ok(Arc::new_cyclic(|this| Self {
+            with_resp3,
+            with_resp2,
+            resp3_refused: AtomicBool::new(false),
             label,
             request_timeout,
             connect_timeout,
             state: Mutex::default(),
             dialing: tokio::sync::Mutex::default(),
-            clock: Mutex::new(Sample { us: 0, sent: Instant::now() }),
-        }
+            clock: ServerClock::new(),
+            inbox: Arc::new(Inbox::new()),
+            traces: Traces::default(),
+            this: Weak::clone(this),
+        }))
     }
 
     /// When a command that is sent now is given up, if its caller waits until `until`.
@@ -109,7 +155,7 @@ impl Connection {
     /// The open connection, dialled if there is none.
     ///
     /// The dial outlives a caller who has less patience than a handshake takes, or none would ever succeed.
-    pub(super) async fn live(self: &Arc<Self>, until: Option<Instant>) -> Result<Live, Fault> {
+    pub(super) async fn live(self: &Arc<Self>, until: Option<Instant>) -> Result<Arc<Live>, Fault> {
         if let Some(live) = self.open() {
             return Ok(live);
         }
@@ -136,12 +182,12 @@ impl Connection {
         }
     }
 
-    fn open(&self) -> Option<Live> {
+    fn open(&self) -> Option<Arc<Live>> {
         let state = self.lock();
         state.live.as_ref().filter(|live| live.runtime.alive.load(Ordering::Acquire)).cloned()
     }
 
-    async fn dial(&self) -> Result<Live, Error> {
+    async fn dial(&self) -> Result<Arc<Live>, Error> {
         let _turn = self.dialing.lock().await;
         if let Some(live) = self.open() {
             return Ok(live);
@@ -169,108 +215,173 @@ impl Connection {
         }
     }
 
-    async fn dial_once(&self) -> Result<Live, Error> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            // Each command has its own time limit: what is left of its caller's wait.
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        let dialled = self.client.get_multiplexed_async_connection_with_config(&config);
+    async fn dial_once(&self) -> Result<Arc<Live>, Error> {
         let limit = Instant::now().saturating_add(self.connect_timeout);
-        let failed = |error: RedisError| {
-            Error::unavailable(format!("cannot connect to {}", self.label), error)
-        };
-        let mut connection = timeout_at(limit, dialled)
-            .await
-            .map_err(|Late| failed(timed_out().into()))?
-            .map_err(|error| match error.kind() {
-                // The handshake reports every refused user name or password as this.
-                redis::ErrorKind::AuthenticationFailed => {
-                    Error::unavailable("redis refused the user name or password", error)
-                }
-                _ => failed(error),
-            })?;
+        let (mut connection, resp3) = self.shake_hands(limit).await?;
         // Claims carry the server's time, so it must be known before the first.
         let sent = Instant::now();
         let time = timeout_at(limit, connection.req_packed_command(&redis::cmd("TIME"))).await;
-        let time = time.map_err(|Late| failed(timed_out().into()))?;
+        let time = time.map_err(|Late| self.no_connection(timed_out()))?;
         match time.and_then(Value::extract_error) {
             Ok(time) => {
                 let us = time_us(&time).ok_or_else(|| Error::from(Fault::Garbled))?;
-                self.saw_clock(us, sent);
+                self.clock.saw(us, sent);
             }
-            Err(error) => return Err(Fault::Refused(error).into()),
+            Err(error) => return Err(Fault::of(error).into()),
         }
         let mut state = self.lock();
         state.generation += 1;
-        let live = Live { connection, generation: state.generation, runtime: Watch::here() };
+        let generation = state.generation;
+        let lane = Arc::new(Lane::new(connection.clone(), Weak::clone(&self.this), generation));
+        let runtime = Watch::over(Arc::clone(&lane).drive());
+        let live = Arc::new(Live { connection, generation, resp3, lane, runtime });
         let State { live: slot, unanswered, failures, dial_after, last_failure, .. } = &mut *state;
         (*unanswered, *failures) = (0, 0);
         (*dial_after, *last_failure) = (None, None);
-        *slot = Some(live.clone());
-        if live.generation > 1 {
+        *slot = Some(Arc::clone(&live));
+        if generation > 1 {
             tracing::info!(target: "lock_core", server = %self.label, "connected again");
         }
         Ok(live)
     }
 
-    /// Runs a script on `live`, by its digest or, where the server does not know that, by its text.
-    pub(super) async fn run(
+    /// A connection by the newer protocol, or by the older one where that is refused.
+    async fn shake_hands(&self, limit: Instant) -> Result<(MultiplexedConnection, bool), Error> {
+        if !self.resp3_refused.load(Ordering::Acquire) {
+            let this = Weak::clone(&self.this);
+            let on_push = move |push: PushInfo| {
+                if let Some(connection) = this.upgrade() {
+                    inbox::on_push(&connection, &push);
+                }
+                Ok::<_, std::convert::Infallible>(())
+            };
+            let config = self.config().set_push_sender(on_push);
+            match self.dial_with(&self.with_resp3, &config, limit).await? {
+                Ok(connection) => return Ok((connection, true)),
+                // An outage, or a wrong password, is the same by the older one.
+                Err(error) if error.is_io_error() || is_about_password(&error) => {
+                    return Err(self.no_connection(error));
+                }
+                Err(_) => {}
+            }
+        }
+        let connection = self.dial_with(&self.with_resp2, &self.config(), limit).await?;
+        let connection = connection.map_err(|error| self.no_connection(error))?;
+        if !self.resp3_refused.swap(true, Ordering::AcqRel) {
+            tracing::debug!(
+                target: "lock_core", server = %self.label,
+                "RESP3 is refused: a second connection listens for hand-overs"
+            );
+        }
+        Ok((connection, false))
+    }
+
+    fn config(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            // Each command has its own time limit: what is left of its caller's wait.
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(PIPELINE_BUFFER)
+    }
+
+    async fn dial_with(
+        &self,
+        client: &Client,
+        config: &AsyncConnectionConfig,
+        limit: Instant,
+    ) -> Result<RedisResult<MultiplexedConnection>, Error> {
+        timeout_at(limit, client.get_multiplexed_async_connection_with_config(config))
+            .await
+            .map_err(|Late| self.no_connection(timed_out()))
+    }
+
+    fn no_connection(&self, error: impl Into<RedisError>) -> Error {
+        let error = error.into();
+        if is_about_password(&error) {
+            return Error::unavailable("redis refused the user name or password", error);
+        }
+        Error::unavailable(format!("cannot connect to {}", self.label), error)
+    }
+
+    /// A connection that only listens.
+    pub(super) async fn subscriber(&self) -> RedisResult<PubSub> {
+        self.with_resp2.get_async_pubsub().await
+    }
+
+    /// Asks a script on `live`, in order with all that was asked before, and waits for the answer until `until`, but no longer
+    /// than for any answer.
+    pub(super) async fn ask(
         &self,
         live: &Live,
-        script: &Script,
-        keys: &[&str],
-        args: &[&str],
-        until: Instant,
-    ) -> Result<Value, Fault> {
-        match self.send(live, &script.by_digest(keys, args), until).await {
-            Err(Fault::Refused(error)) if error.code() == Some("NOSCRIPT") => {
-                self.send(live, &script.by_text(keys, args), until).await
+        ask: Ask,
+        until: Option<Instant>,
+    ) -> Result<Answer, Fault> {
+        let Some(until) = until else { return live.lane.ask(ask).await };
+        let patience = until.remaining();
+        if patience >= self.request_timeout {
+            // The lane watches over that by itself, at less cost.
+            return live.lane.ask(ask).await;
+        }
+        match timeout_at(until, live.lane.ask(ask)).await {
+            Ok(answer) => answer,
+            Err(Late) => {
+                self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+                Err(Fault::silent(&self.label))
             }
-            answer => answer,
         }
     }
 
-    /// Sends a command and waits for its answer until `until`.
+    /// Sends a command and waits for its answer until `until`, but no longer than for any answer.
     pub(super) async fn send(
         &self,
         live: &Live,
         cmd: &Cmd,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Result<Value, Fault> {
+        let until = self.patience(until);
         let mut connection = live.connection.clone();
         let patience = until.remaining();
-        match timeout_at(until, connection.req_packed_command(cmd)).await {
-            Ok(Ok(Value::ServerError(error))) => {
-                self.answered(live.generation);
-                Err(Fault::Refused(RedisError::from(error)))
-            }
-            Ok(Ok(value)) => {
-                self.answered(live.generation);
-                Ok(value)
-            }
-            Ok(Err(error)) if is_answer(&error) => {
-                self.answered(live.generation);
-                Err(Fault::Refused(error))
-            }
-            Ok(Err(error)) => {
-                self.drop_connection(live.generation);
-                Err(Fault::Broken(Error::unknown(
-                    format!("the connection to {} broke before the answer came", self.label),
-                    error,
-                )))
-            }
-            Err(Late) => {
-                // A caller with little patience says nothing about the connection.
-                if patience >= self.request_timeout / 2 {
-                    self.missed(live.generation);
-                }
-                Err(Fault::Silent(Error::unknown(
-                    format!("{} did not answer in time", self.label),
-                    timed_out(),
-                )))
-            }
+        let Ok(answer) = timeout_at(until, connection.req_packed_command(cmd)).await else {
+            self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+            return Err(Fault::silent(&self.label));
+        };
+        let answer = answer.and_then(Value::extract_error).map_err(Fault::of);
+        self.note(live.generation, Health::of(&answer));
+        answer
+    }
+
+    /// How long any command may take.
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// The same in microseconds.
+    pub(super) fn request_timeout_us(&self) -> u64 {
+        u64::try_from(self.request_timeout.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Draws the conclusions from how a command on connection `generation` fared.
+    pub(super) fn note(&self, generation: u64, health: Health) {
+        match health {
+            Health::Answered => self.answered(generation),
+            Health::Silent => self.missed(generation),
+            Health::Broken => self.drop_connection(generation),
+            Health::Unknown => {}
         }
+    }
+
+    /// Gives back a lock that was granted to a token that is gone. Tried once: the claim's time frees it, too.
+    pub(super) fn give_back(self: &Arc<Self>, stray: &Stray<'_>) {
+        let Some(name) = Name::from_store(stray.name) else { return };
+        let (Ok(runtime), Some(live)) = (Handle::try_current(), self.open()) else { return };
+        if !self.traces.is_gone(stray.token) {
+            return;
+        }
+        let release = Ask::Release { name, token: stray.token, member: None, hold_ms: 0 };
+        let this = Arc::clone(self);
+        runtime.spawn(async move {
+            drop(this.ask(&live, release, None).await);
+        });
     }
 
     fn answered(&self, generation: u64) {
@@ -285,48 +396,38 @@ impl Connection {
         if state.generation == generation {
             state.unanswered += 1;
             if state.unanswered >= UNANSWERED_LIMIT && state.live.take().is_some() {
+                drop(state);
                 tracing::warn!(
                     target: "lock_core", server = %self.label,
                     "no answers on this connection; dialling a new one"
                 );
+                self.inbox.lost();
             }
         }
     }
 
     fn drop_connection(&self, generation: u64) {
         let mut state = self.lock();
-        if state.generation == generation {
-            state.live = None;
+        if state.generation == generation && state.live.take().is_some() {
+            drop(state);
+            self.inbox.lost();
         }
     }
 
-    /// Takes in the server's time from the answer to a command that was sent at `sent`.
-    pub(super) fn saw_clock(&self, us: u64, sent: Instant) {
-        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Sample { us, sent };
+    pub(super) fn clock(&self) -> &ServerClock {
+        &self.clock
     }
 
-    /// Warns of a server whose clock is far from ours. Locks do not mind, since only spans are compared, but fencing
-    /// tokens follow the server's clock, and whoever reads its logs will.
-    #[allow(clippy::disallowed_methods)] // the wall clock is what is asked for
-    pub(super) fn warn_of_clock(&self) {
-        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let there = Duration::from_micros(self.server_us(Instant::now()));
-        let apart = here.abs_diff(there);
-        if apart > FAR_APART {
-            tracing::warn!(
-                target: "lock_core", server = %self.label, ?apart,
-                "the clocks of this machine and of the lock server are far apart"
-            );
-        }
+    pub(super) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
     }
 
-    /// The latest that the server's clock can show at `at`, by the last sample.
-    ///
-    /// A connection is open only after the first sample.
-    pub(super) fn server_us(&self, at: Instant) -> u64 {
-        let Sample { us, sent } = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = at.saturating_since(sent).as_micros();
-        us.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+    pub(super) fn traces(&self) -> &Traces {
+        &self.traces
+    }
+
+    pub(super) fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.this)
     }
 
     pub(super) fn label(&self) -> &str {
@@ -340,9 +441,9 @@ impl Connection {
 }
 
 impl Watch {
-    /// Watches the runtime that polls us, which is the one that drives the connection just made.
-    #[allow(clippy::disallowed_methods)] // lives as long as the connection, and ends with it
-    fn here() -> Arc<Self> {
+    /// Runs `driver` on the runtime that polls us, which is the one that drives the connection just made, and tells when
+    /// that is gone.
+    fn over(driver: impl Future<Output = ()> + Send + 'static) -> Self {
         struct Sign(Arc<AtomicBool>);
         impl Drop for Sign {
             fn drop(&mut self) {
@@ -351,11 +452,12 @@ impl Watch {
         }
         let alive = Arc::new(AtomicBool::new(true));
         let sign = Sign(Arc::clone(&alive));
-        let task = tokio::spawn(async move {
+        // Lives as long as the connection, and ends with it.
+        let task = Handle::current().spawn(async move {
             let _sign = sign;
-            std::future::pending::<()>().await;
+            driver.await;
         });
-        Arc::new(Self { alive, task: task.abort_handle() })
+        Self { alive, task: task.abort_handle() }
     }
 }
 
@@ -371,9 +473,10 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Whether the server said so, rather than the socket or the client.
-fn is_answer(error: &RedisError) -> bool {
-    error.code().is_some() && !error.is_io_error()
+/// The handshake reports every refused user name or password as this.
+fn is_about_password(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 fn timed_out() -> std::io::Error {

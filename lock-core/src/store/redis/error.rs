@@ -5,7 +5,7 @@ use redis::RedisError;
 use crate::error::Error;
 
 /// How a command ended without a usable reply.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// No connection, so nothing was sent.
     NotSent(Error),
@@ -20,6 +20,31 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    /// What an error of redis-rs means for the command.
+    pub(super) fn of(error: RedisError) -> Self {
+        // The server said so, rather than the socket or the client.
+        if error.code().is_some() && !error.is_io_error() {
+            return Self::Refused(error);
+        }
+        Self::Broken(Error::unknown(BROKEN, error))
+    }
+
+    /// The connection is gone.
+    pub(super) fn gone() -> Self {
+        Self::Broken(Error::plain(crate::ErrorKind::Unknown, BROKEN))
+    }
+
+    /// No answer from `server` in time.
+    pub(super) fn silent(server: &str) -> Self {
+        let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        Self::Silent(Error::unknown(format!("{server} did not answer in time"), late))
+    }
+
+    /// Whether the server does not have the script's text.
+    pub(super) fn is_unknown_script(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
+    }
+
     /// Whether the server has dealt with the command.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Garbled)
@@ -66,6 +91,8 @@ impl Fault {
     }
 }
 
+const BROKEN: &str = "the connection to redis broke before the answer came";
+
 /// What the server calls its refusal. When a command of a script is refused, Redis 6.2 and 7.0 put that in words of
 /// their own around it, under the code `ERR`.
 pub(super) fn code(error: &RedisError) -> Option<&str> {
@@ -73,11 +100,11 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
     const IN_A_SCRIPT: [&str; 5] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS"];
     let code = error.code()?;
     let detail = error.detail().unwrap_or_default();
+    if matches!(code, "ERR" | "LOCK") && detail.contains(NOT_PERMITTED_IN_A_SCRIPT) {
+        return Some("NOPERM");
+    }
     if code != "ERR" {
         return Some(code);
-    }
-    if detail.contains(NOT_PERMITTED_IN_A_SCRIPT) {
-        return Some("NOPERM");
     }
     IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
 }

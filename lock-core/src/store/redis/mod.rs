@@ -1,32 +1,36 @@
 //! Leases on one Redis server.
 
+mod ask;
 mod builder;
+mod clock;
 mod connection;
 mod error;
-mod flights;
+mod inbox;
 mod keys;
-mod pace;
+mod lane;
 mod scripts;
+mod traces;
+mod wait;
+mod waiter;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
+use redis::{Cmd, Value};
 
+use self::ask::{Ask, Claimed, Place};
 pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
 use self::error::Fault;
-use self::flights::Flights;
-use self::pace::{Paces, Plan};
-use self::scripts::{ACQUIRE, RELEASE, RENEW, Script};
+use self::wait::Contended;
 use super::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, Progress, Refusal, Release, ReleaseOutcome,
-    Renewal, Renewed, Store, Waiting,
+    BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
+    Renewed, Store, Waiting,
 };
 use crate::error::{Error, ErrorKind};
-use crate::time::{Instant, sleep_until, sleep_until_some};
+use crate::time::Instant;
 use crate::token::Token;
 
 /// Leases on one Redis server: tested on 7.0, and in need of 6.2.
@@ -41,7 +45,7 @@ use crate::token::Token;
 /// A user needs no more than this (for the namespace `lock`):
 ///
 /// ```text
-/// ACL SETUSER locker on >password ~lock:* resetchannels +eval +evalsha +get +set +del +pttl +pexpire +time +info +ping +hello
+/// ACL SETUSER locker on >password ~lock:* resetchannels &lock:* +eval +evalsha +get +set +del +exists +pttl +pexpire +time +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zpopmin +publish +subscribe +info +ping +hello
 /// ```
 ///
 /// # What it relies on
@@ -51,24 +55,15 @@ use crate::token::Token;
 /// tokens keep growing through both.
 pub struct RedisStore {
     connection: Arc<Connection>,
-    flights: Flights,
-    paces: Paces,
+    contended: Contended,
 }
 
-/// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
-/// the client gives a store to end a wait.
-const LAST_ANSWER: Duration = Duration::from_millis(40);
-/// Numbers the grants of the start-up check. One for all, so that a check that is cut short leaves no more than this.
-const CHECK_COUNTER: &str = "lock:{0}:check:fence";
-/// A key that has just expired for the server may not have for a replica or a slow clock.
-const AFTER_EXPIRY: Duration = Duration::from_millis(1);
-
-/// What the acquire script answered.
-enum Claimed {
-    Granted(Grant),
-    Busy(Duration),
-    Void,
-}
+/// The namespace of the start-up check: no user can choose it.
+const CHECK: &str = "lock:{0}:check";
+/// A claim by plain `SET` has no time after which it is void. By then it has arrived, or never will.
+const PLAIN_CLAIM_IN_FLIGHT: Duration = Duration::from_secs(30);
+/// How often a token is released again while a claim of it may be under way.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     /// Connects to the server at `url`: `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS (with
@@ -89,16 +84,14 @@ impl RedisStore {
         RedisStoreBuilder::new(url.into())
     }
 
-    fn new(connection: Connection) -> Self {
-        let connection = Arc::new(connection);
-        Self { connection, flights: Flights::default(), paces: Paces::default() }
+    fn new(connection: Arc<Connection>) -> Self {
+        Self { connection, contended: Contended::default() }
     }
 
     /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
     async fn check(&self) -> Result<(), Error> {
         let live = self.connection.live(None).await?;
-        let until = self.connection.patience(None);
-        let info = match self.connection.send(&live, &redis::cmd("INFO"), until).await {
+        let info = match self.connection.send(&live, &redis::cmd("INFO"), None).await {
             Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
             Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
                 tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
@@ -124,33 +117,45 @@ impl RedisStore {
                 "this server may evict locks when its memory is full: use `noeviction`"
             );
         }
-        self.connection.warn_of_clock();
+        self.connection.clock().warn_if_far(self.connection.label());
         self.check_permissions(&live).await
     }
 
-    /// Takes, renews and releases a lock whose name cannot be a user's, which needs all permissions.
+    /// Takes, renews and hands over a lock whose name cannot be a user's, which needs all permissions but those of pub/sub.
     async fn check_permissions(&self, live: &Live) -> Result<(), Error> {
-        let (token, mut text) = (Token::fresh()?, [0; Token::TEXT_LEN]);
-        let token = token.encode(&mut text);
-        let key = format!("lock:{{0}}:check:{token}");
-        let until = self.connection.one_call();
-        let void_after = self.connection.server_us(until).to_string();
-        let keys = [key.as_str(), CHECK_COUNTER];
-        let calls: [(&Script, &[&str], &[&str]); 3] = [
-            (&ACQUIRE, &keys, &[token, "1000", &void_after]),
-            (&RENEW, &keys[..1], &[token, "2000"]),
-            (&RELEASE, &keys[..1], &[token, "0"]),
-        ];
-        let mut outcome = Ok(());
-        for (script, keys, args) in calls {
-            if let Err(fault) = self.connection.run(live, script, keys, args, until).await {
-                outcome = Err(fault);
-                break;
-            }
-        }
+        let (token, next) = (Token::fresh()?, Token::fresh()?);
+        let (mut text, mut next_text) = ([0; Token::TEXT_LEN], [0; Token::TEXT_LEN]);
+        let name = Name::internal(CHECK, token.encode(&mut text));
+        let member: Arc<str> = format!("{}:1000:~", next.encode(&mut next_text)).into();
+        let void_after = self.connection.clock().latest_at(self.connection.one_call());
+        let claim = |token, place| Ask::Claim {
+            name: name.clone(),
+            token,
+            ttl_ms: 1_000,
+            void_after,
+            place,
+        };
+        let release =
+            |token, member| Ask::Release { name: name.clone(), token, member, hold_ms: 0 };
+        let delete = async |key: &str| {
+            self.connection.send(live, redis::cmd("DEL").arg(key), None).await.map(drop)
+        };
+        let ask = async |ask| self.connection.ask(live, ask, None).await.map(drop);
+        let outcome = async {
+            ask(claim(token, None)).await?;
+            ask(Ask::Renew { name: name.clone(), token, ttl_ms: 2_000 }).await?;
+            ask(claim(next, Some(Place { member: Arc::clone(&member), life_ms: 1_000 }))).await?;
+            // Free, with a queue: whoever asks hands it over.
+            delete(name.as_str()).await?;
+            ask(claim(token, None)).await?;
+            ask(release(token, Some(Arc::clone(&member)))).await?;
+            ask(release(next, None)).await
+        };
+        let outcome = outcome.await;
         // Whatever came of it: unlike the lock, a counter never expires.
-        let cleaned = self.connection.send(live, redis::cmd("DEL").arg(CHECK_COUNTER), until).await;
-        match outcome.and_then(|()| cleaned.map(drop)) {
+        let mut counter = String::new();
+        let cleaned = delete(keys::counter(CHECK, &mut counter)).await;
+        match outcome.and(cleaned) {
             Ok(()) => Ok(()),
             // A user who is confined to another namespace is refused this name; its own is not known here.
             Err(Fault::Refused(error)) if error::is_about_a_key(&error) => Ok(()),
@@ -159,43 +164,89 @@ impl RedisStore {
     }
 
     /// Sends one claim, and one more if the connection breaks: claims may be repeated.
-    async fn claim(&self, claim: &Claim, until: Option<Instant>) -> Result<Claimed, Fault> {
-        match self.claim_once(claim, until).await {
-            Err(Fault::Broken(_)) => self.claim_once(claim, until).await,
+    async fn claim(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+        until: Option<Instant>,
+    ) -> Result<Claimed, Fault> {
+        match self.claim_once(claim, place, until).await {
+            Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
             answer => answer,
         }
     }
 
-    async fn claim_once(&self, claim: &Claim, until: Option<Instant>) -> Result<Claimed, Fault> {
-        let live = self.connection.live(until).await?;
+    async fn claim_once(
+        &self,
+        claim: &Claim,
+        place: Option<&Place>,
+        until: Option<Instant>,
+    ) -> Result<Claimed, Fault> {
+        let connection = &self.connection;
+        let live = connection.live(until).await?;
         let sent = Instant::now();
-        let patience = self.connection.patience(until);
+        let sent_us = connection.clock().latest_at(sent);
+        // If it is taken, the script tells for how long.
+        if !claim.fencing
+            && place.is_none()
+            && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
+        {
+            return Ok(granted);
+        }
         // Not what is left of the caller's wait: a claim that is late by a hair shall be granted or refused, not void.
-        let void_after = self.connection.server_us(self.connection.patience(None));
-        let sent_us = self.connection.server_us(sent);
-        let flight = self.flights.leave(claim.token, sent_us, void_after, live.generation);
-        let mut text = [0; Token::TEXT_LEN];
-        let (ttl, void_after) = (millis_up(claim.ttl).to_string(), void_after.to_string());
-        let args = [claim.token.encode(&mut text), &ttl, &void_after];
-        let keys = [claim.name.as_str(), &keys::fence(&claim.name)];
-        let answer = self.connection.run(&live, &ACQUIRE, &keys, &args, patience).await;
+        let void_after = sent_us.saturating_add(connection.request_timeout_us());
+        if let Some(place) = place {
+            let over_at = void_after.saturating_add(place.life_ms.saturating_mul(1_000));
+            connection.traces().queue(claim.token, &place.member, sent_us, over_at);
+        }
+        let flight = connection.traces().leave(claim.token, sent_us, void_after, live.generation);
+        let ask = Ask::Claim {
+            name: claim.name.clone(),
+            token: claim.token,
+            ttl_ms: millis_up(claim.ttl),
+            void_after,
+            place: place.cloned(),
+        };
+        let answer = connection.ask(&live, ask, until).await;
         if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
             flight.answered();
         } else {
             drop(flight);
         }
-        let answer = answer?;
-        let (status, us) = head(&answer)?;
-        self.connection.saw_clock(us, sent);
-        match (status, third(&answer)) {
-            (1, Some(fence)) if fence > 0 => {
-                Ok(Claimed::Granted(Grant::new(fence.unsigned_abs(), sent, claim.ttl)))
-            }
-            // A key without an expiry (-1): nobody knows when it goes.
-            (0, Some(left)) => {
-                Ok(Claimed::Busy(u64::try_from(left).map_or(Duration::MAX, Duration::from_millis)))
-            }
-            (3, None) => Ok(Claimed::Void),
+        let claimed = ask::claimed(&answer?)?;
+        let (Claimed::Granted { us, .. }
+        | Claimed::Queued { us, .. }
+        | Claimed::Busy { us, .. }
+        | Claimed::Void { us }) = claimed;
+        connection.clock().saw(us, sent);
+        Ok(claimed)
+    }
+
+    /// Claims without a number: one plain command. `None` if the lock is taken.
+    async fn claim_plainly(
+        &self,
+        claim: &Claim,
+        live: &Live,
+        sent_us: u64,
+        until: Option<Instant>,
+    ) -> Result<Option<Claimed>, Fault> {
+        let in_flight = u64::try_from(PLAIN_CLAIM_IN_FLIGHT.as_micros()).unwrap_or(u64::MAX);
+        let void_after = sent_us.saturating_add(in_flight);
+        let traces = self.connection.traces();
+        let flight = traces.leave(claim.token, sent_us, void_after, live.generation);
+        let mut text = [0; Token::TEXT_LEN];
+        let mut set = Cmd::with_capacity(6, 128);
+        set.arg("SET").arg(claim.name.as_str()).arg(claim.token.encode(&mut text));
+        set.arg("NX").arg("PX").arg(millis_up(claim.ttl));
+        let answer = self.connection.send(live, &set, until).await;
+        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
+            flight.answered();
+        } else {
+            drop(flight);
+        }
+        match answer? {
+            Value::Okay => Ok(Some(Claimed::Granted { us: sent_us, fence: 0 })),
+            Value::Nil => Ok(None),
             _ => Err(Fault::Garbled),
         }
     }
@@ -204,64 +255,21 @@ impl RedisStore {
     async fn claim_now(&self, claim: &Claim) -> Result<Grant, Refusal> {
         let until = Some(self.connection.one_call());
         for _ in 0..2 {
-            match self.claim(claim, until).await {
-                Ok(Claimed::Granted(grant)) => return Ok(grant),
-                Ok(Claimed::Busy(left)) => return Err(self.refusal(claim, Error::busy(left))),
-                Ok(Claimed::Void) => {}
+            let sent = Instant::now();
+            match self.claim(claim, None, until).await {
+                Ok(Claimed::Granted { fence, .. }) => return Ok(granted(claim, fence, sent)),
+                Ok(Claimed::Busy { taken, .. } | Claimed::Queued { taken, .. }) => {
+                    return Err(self.refusal(claim, Error::busy(taken.left)));
+                }
+                Ok(Claimed::Void { .. }) => {}
                 Err(fault) => return Err(self.fault(claim, fault)),
             }
         }
         Err(self.refusal(claim, void_twice()))
     }
 
-    async fn claim_until(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
-        let mut pace = self.paces.resume(&claim.name);
-        let mut voids = 0;
-        loop {
-            match pace.plan(waiting.until()) {
-                Plan::Ask => {}
-                Plan::AskAt(at, known) => {
-                    waiting.report(known);
-                    sleep_until(at).await;
-                }
-                Plan::GiveUp(error) => {
-                    sleep_until_some(waiting.until()).await;
-                    return Err(self.refusal(claim, error));
-                }
-            }
-            let sent = Instant::now();
-            let until = waiting.until().map(|until| until.saturating_add(LAST_ANSWER));
-            match self.claim(claim, until).await {
-                Ok(Claimed::Granted(grant)) => {
-                    pace.end();
-                    return Ok(grant);
-                }
-                Ok(Claimed::Void) if voids == 0 => voids += 1,
-                Ok(Claimed::Void) => return Err(self.refusal(claim, void_twice())),
-                Ok(Claimed::Busy(left)) => {
-                    voids = 0;
-                    waiting.report(Progress::Busy(left));
-                    pace.busy(sent, left);
-                }
-                Err(fault) => {
-                    let permanent = fault.is_permanent();
-                    let refusal = self.fault(claim, fault);
-                    if permanent {
-                        pace.end();
-                        return Err(refusal);
-                    }
-                    pace.failed(refusal.error.clone());
-                    if waiting.is_over() {
-                        return Err(refusal);
-                    }
-                    waiting.report(Progress::Failed(refusal.error));
-                }
-            }
-        }
-    }
-
     fn refusal(&self, claim: &Claim, error: Error) -> Refusal {
-        if self.flights.has(claim.token) {
+        if self.connection.traces().has(claim.token) {
             Refusal::unsettled(error)
         } else {
             Refusal::settled(error)
@@ -285,49 +293,44 @@ impl RedisStore {
     async fn renew_once(&self, renewal: &Renewal) -> Result<Renewed, Fault> {
         let live = self.connection.live(Some(renewal.until)).await?;
         let since = Instant::now();
-        let until = self.connection.patience(Some(renewal.until));
-        let mut text = [0; Token::TEXT_LEN];
-        let args = [renewal.token.encode(&mut text), &millis_up(renewal.ttl).to_string()];
-        let answer =
-            self.connection.run(&live, &RENEW, &[renewal.name.as_str()], &args, until).await;
+        let (name, ttl_ms) = (renewal.name.clone(), millis_up(renewal.ttl));
+        let ask = Ask::Renew { name, token: renewal.token, ttl_ms };
+        let answer = self.connection.ask(&live, ask, Some(renewal.until)).await;
         if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             return Ok(Renewed::Other);
         }
-        match head(&answer?)? {
-            (1, _) => Ok(Renewed::Kept { since }),
-            (0, _) => Ok(Renewed::Nobody),
-            (2, _) => Ok(Renewed::Other),
+        match answer?.value {
+            Value::Int(1) => Ok(Renewed::Kept { since }),
+            Value::Int(0) => Ok(Renewed::Nobody),
+            Value::Int(2) => Ok(Renewed::Other),
             _ => Err(Fault::Garbled),
         }
     }
 
     async fn release_once(&self, release: &Release) -> Result<Freed, Fault> {
-        let live = self.connection.live(None).await?;
+        let connection = &self.connection;
+        let live = connection.live(None).await?;
         let sent = Instant::now();
         let hold = release.hold_until.map_or(Duration::ZERO, Instant::remaining);
-        let until = self.connection.patience(None);
-        let mut text = [0; Token::TEXT_LEN];
-        let args = [release.token.encode(&mut text), &millis_up(hold).to_string()];
-        let answer =
-            self.connection.run(&live, &RELEASE, &[release.name.as_str()], &args, until).await;
+        let (name, token) = (release.name.clone(), release.token);
+        let member = connection.traces().member(token);
+        let ask = Ask::Release { name, token, member, hold_ms: millis_up(hold) };
+        let answer = connection.ask(&live, ask, None).await;
         if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             // Nor can a claim of the token that is still on its way take it.
-            self.flights.forget(release.token);
+            connection.traces().forget(token);
             return Ok(Freed::settled(ReleaseOutcome::Other));
         }
-        let (status, us) = head(&answer?)?;
-        self.connection.saw_clock(us, sent);
-        let outcome = match status {
-            1 => ReleaseOutcome::Ours,
-            0 => ReleaseOutcome::Nobody,
-            2 => ReleaseOutcome::Other,
-            _ => return Err(Fault::Garbled),
-        };
-        Ok(match self.flights.land(release.token, live.generation, us) {
+        let (outcome, us) = ask::released(&answer?)?;
+        if let Some(us) = us {
+            connection.clock().saw(us, sent);
+        }
+        let passed = us.unwrap_or_else(|| connection.clock().passed());
+        Ok(match connection.traces().land(token, live.generation, passed) {
             None => Freed::settled(outcome),
             Some(left) => {
-                let at = Instant::now().saturating_add(left).saturating_add(AFTER_EXPIRY);
-                Freed::again_at(outcome, at)
+                let pause = left.saturating_add(Duration::from_millis(1)).min(AGAIN);
+                Freed::again_at(outcome, Instant::now().saturating_add(pause))
             }
         })
     }
@@ -357,7 +360,7 @@ impl Store for RedisStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::none().with_fencing().with_shared()
+        Capabilities::none().with_fair().with_fencing().with_shared()
     }
 }
 
@@ -380,9 +383,13 @@ fn void_twice() -> Error {
     )
 }
 
+fn granted(claim: &Claim, fence: u64, sent: Instant) -> Grant {
+    Grant::new(if claim.fencing { fence } else { 0 }, sent, claim.ttl)
+}
+
 /// Whole milliseconds, rounded up: the server never keeps a lock shorter than the client believes.
-fn millis_up(span: Duration) -> u128 {
-    span.as_nanos().div_ceil(1_000_000)
+fn millis_up(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Half to one and a half times `pause`.
@@ -391,26 +398,4 @@ fn jittered(pause: Duration) -> Duration {
     // Without randomness all waiters ask at the same time, which is only less polite.
     let _ = getrandom::fill(&mut byte);
     pause / 2 + pause * u32::from(byte[0]) / 255
-}
-
-/// The status and the server's time, which begin every answer.
-fn head(value: &Value) -> Result<(i64, u64), Fault> {
-    match value {
-        Value::Array(items) => match items.as_slice() {
-            [Value::Int(status), Value::Int(us), ..] if *us > 0 => Ok((*status, us.unsigned_abs())),
-            _ => Err(Fault::Garbled),
-        },
-        _ => Err(Fault::Garbled),
-    }
-}
-
-/// What follows the head.
-fn third(value: &Value) -> Option<i64> {
-    match value {
-        Value::Array(items) => match items.as_slice() {
-            [_, _, Value::Int(third)] => Some(*third),
-            _ => None,
-        },
-        _ => None,
-    }
 }

@@ -1,38 +1,73 @@
--- Takes the lock if it is free or ours already, and numbers the grant.
--- KEYS: lock, fence counter. ARGV: token, ttl in ms, server time in us after which the claim is void.
--- {1, us, fence} granted: the lock lasts at least ttl from us
--- {0, us, pttl}  held by another for pttl ms (-1: it has no expiry)
--- {3, us}        void: delivered too late, nothing was done
--- error LOCK     the grant could not be numbered: nothing is held
-local lock, counter = KEYS[1], KEYS[2]
-local token, ttl = ARGV[1], ARGV[2]
+-- Takes each lock that is free, or ours already, and numbers the grant. A free lock with a queue goes to the first in line,
+-- whoever asks. A claim that names a member gets a place in the queue, or refreshes the one that it has.
+-- KEYS: counter; for each claim: lock, queue.
+-- ARGV: ttl in ms; server time in us after which the claims are void; how long tickets are good in ms; for each claim its
+-- token; then, unless none wants a place, for each claim its member.
+-- {us} void: delivered too late, nothing was done. Else us and one answer for each claim:
+-- fence: granted, the lock lasts at least ttl from us
+-- {2, pttl, ours, ticket, place}: queued; another holds the lock for pttl ms (-1: it has no expiry); ours: by a token
+-- {0, pttl, ours}: held by another
+local ttl, life = ARGV[1], ARGV[3]
+local count = (#KEYS - 1) / 2
+local asks_for_place = #ARGV > 3 + count
 
-local time = redis.call('TIME')
-local us = time[1] * 1000000 + time[2]
-if us > tonumber(ARGV[3]) then return {3, us} end
-
-if not redis.call('SET', lock, token, 'NX', 'PX', ttl) then
-  local holder = redis.call('GET', lock)
-  local left = redis.call('PTTL', lock)
-  if holder ~= token then return {0, us, left} end
-  -- Our own claim, delivered again. Never shorten what the holder may believe in.
-  if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
-end
-
--- The number is the clock, or one more than the last number if the clock stands or went back:
--- it grows even if the counter is lost, and even if the clock is, unless both are at once.
--- The first SET writes the clock and reads the counter in one call, without formatting a number.
-local last = redis.pcall('SET', counter, string.format('%s%06d', time[1], time[2]), 'GET')
-if not last then return {1, us, us} end
-if type(last) == 'string' then
-  local text = last
-  last = tonumber(text) or 0
-  if last < us then return {1, us, us} end
-  if last < 9007199254740991 then
-    redis.call('SET', counter, string.format('%.0f', last + 1))
-    return {1, us, last + 1}
+local function queued(lock, queue, token, member, taken)
+  local line = line_of(lock, queue)
+  if taken then
+    -- It is free, with a queue, and ours for the moment: for good only if nobody stands before us.
+    line.forget_expired(256)
+    local head = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not (head and head ~= member and line.hand_off()) then
+      if member then line.leave(member) end
+      number = number + 1
+      return number - 1
+    end
   end
-  redis.call('SET', counter, text)
+  local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
+  if holder == token then
+    -- Our own claim again, or the lock came to us in between. Never shorten what the holder may believe in.
+    if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
+    number = number + 1
+    return number - 1
+  end
+  local ours = holder and string.match(holder,
+    '^=?%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$') and 1 or 0
+  if not member then return {0, left, ours} end
+  line.forget_expired(64)
+  local ticket = redis.call('ZSCORE', queue, member)
+  if not ticket then
+    ticket = string.format('%.0f', number)
+    number = number + 1
+    redis.call('ZADD', queue, ticket, member)
+  end
+  redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
+  redis.call('PEXPIRE', queue, 120000)
+  redis.call('PEXPIRE', line.alive, 120000)
+  return {2, left, ours, tonumber(ticket), redis.call('ZRANK', queue, member)}
 end
-redis.call('DEL', lock)
-return redis.error_reply('LOCK ' .. (type(last) == 'table' and last.err or 'the fence counter is exhausted'))
+
+local problem = begin()
+if problem then return problem end
+local answers = {us}
+if us <= tonumber(ARGV[2]) then
+  for i = 1, count do
+    local lock, queue, token = KEYS[2 * i], KEYS[2 * i + 1], ARGV[3 + i]
+    local set = redis.pcall('SET', lock, token, 'NX', 'PX', ttl)
+    if set and set.err then
+      answers[i + 1] = set
+    elseif set and redis.call('EXISTS', queue) == 0 then
+      answers[i + 1] = number
+      number = number + 1
+    else
+      local ok, answer = pcall(queued, lock, queue, token, asks_for_place and ARGV[3 + count + i], set)
+      if not ok then
+        -- Not ours unless it is on the record.
+        if set then redis.call('DEL', lock) end
+        answer = redis.error_reply(words(answer))
+      end
+      answers[i + 1] = answer
+    end
+  end
+end
+finish()
+return answers

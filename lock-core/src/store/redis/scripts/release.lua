@@ -1,17 +1,48 @@
--- Frees the lock if it is ours, at once or after a hold.
--- KEYS: lock. ARGV: token, hold in ms (0: free it now).
--- {1, us} it was ours   {0, us} nobody holds it   {2, us} another holds it
-local time = redis.call('TIME')
-local us = time[1] * 1000000 + time[2]
-local holder = redis.call('GET', KEYS[1])
-if holder == ARGV[1] then
-  if tonumber(ARGV[2]) > 0 then
-    -- Another value, so that late renewals, claims and releases of the token no longer match it.
-    redis.call('SET', KEYS[1], '=' .. ARGV[1], 'PX', ARGV[2])
-  else
-    redis.call('DEL', KEYS[1])
-  end
-  return {1, us}
+-- Ends tokens: a lock that is ours goes to the first in line, or becomes free, or stays taken for a hold; and the
+-- token leaves the queue.
+-- KEYS: counter; for each release: lock, queue.
+-- ARGV: hold in ms (0: give it on now); for each release its token; then, unless none has a place, for each its member.
+-- The server's time in us, or 0 if it was not needed, and one answer for each release:
+-- 1 it was ours   3 it was, before this call   0 nobody holds it   2 another holds it
+local hold = ARGV[1]
+local count = (#KEYS - 1) / 2
+local has_places = #ARGV > 1 + count
+
+local function hand_off(lock, queue)
+  if not us and begin() then return nil end
+  return line_of(lock, queue).hand_off()
 end
-if holder == '=' .. ARGV[1] then return {1, us} end
-return {holder and 2 or 0, us}
+
+local answers = {0}
+for i = 1, count do
+  local lock, queue, token = KEYS[2 * i], KEYS[2 * i + 1], ARGV[1 + i]
+  local holder = redis.pcall('GET', lock)
+  if holder == token then
+    answers[i + 1] = 1
+    if hold ~= '0' then
+      -- Another value, so that late renewals, claims and releases of the token no longer match it.
+      redis.call('SET', lock, '=' .. token, 'PX', hold)
+    elseif redis.call('EXISTS', queue) == 0 then
+      redis.call('DEL', lock)
+    else
+      local ok, given = pcall(hand_off, lock, queue)
+      -- Whatever is wrong with the queue must not keep the lock.
+      if not (ok and given) then redis.call('DEL', lock) end
+    end
+  else
+    if answers[1] == 0 then
+      local now = redis.call('TIME')
+      answers[1] = now[1] * 1000000 + now[2]
+    end
+    if has_places and ARGV[1 + count + i] ~= '' then pcall(line_of(lock, queue).leave, ARGV[1 + count + i]) end
+    if type(holder) == 'table' then
+      answers[i + 1] = holder
+    elseif holder == '=' .. token then
+      answers[i + 1] = 3
+    else
+      answers[i + 1] = holder and 2 or 0
+    end
+  end
+end
+finish()
+return answers

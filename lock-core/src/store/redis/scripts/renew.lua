@@ -1,9 +1,16 @@
--- Lengthens the lock if it is ours; never creates or shortens it.
--- KEYS: lock. ARGV: token, ttl in ms.
--- {1, us} lasts at least ttl from us   {0, us} nobody holds it   {2, us} another holds it
-local time = redis.call('TIME')
-local us = time[1] * 1000000 + time[2]
-local holder = redis.call('GET', KEYS[1])
-if holder ~= ARGV[1] then return {holder and 2 or 0, us} end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return {1, us}
+-- Lengthens each lock that is ours; never creates or shortens one.
+-- KEYS: for each renewal its lock. ARGV: for each renewal token, ttl in ms.
+-- One answer for each renewal: 1 lasts at least ttl from now   0 nobody holds it   2 another holds it
+local function renew(lock, token, ttl)
+  local holder = redis.call('GET', lock)
+  if holder ~= token then return holder and 2 or 0 end
+  if redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
+  return 1
+end
+
+local answers = {}
+for i, lock in ipairs(KEYS) do
+  local ok, answer = pcall(renew, lock, ARGV[2 * i - 1], ARGV[2 * i])
+  answers[i] = ok and answer or redis.error_reply(type(answer) == 'table' and answer.err or tostring(answer))
+end
+return answers

@@ -1,0 +1,219 @@
+//! Things that are asked at the same time travel together: many in one call of a script.
+//!
+//! Entering Lua, reading the clock and minting cost the server more than the lock itself, and are paid once for each call. One
+//! who is alone is not delayed: only what is asked while other answers are awaited is collected, until the
+//! tasks that are ready now have had their turn.
+
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{RedisError, Value};
+use tokio::sync::{Notify, oneshot};
+
+use super::ask::{self, Answer, Ask, By};
+use super::connection::{Connection, Health};
+use super::error::Fault;
+use crate::time::{Instant, Late, timeout_at};
+
+/// What waits to be sent on a connection.
+pub(super) struct Lane {
+    connection: MultiplexedConnection,
+    /// Whom to tell how calls fare on this connection.
+    owner: Weak<Connection>,
+    generation: u64,
+    /// `None` once nobody sends it any more.
+    queue: Mutex<Option<Vec<Item>>>,
+    wake: Notify,
+    under_way: AtomicUsize,
+}
+
+/// Something that was handed over and is not answered yet.
+struct UnderWay(Arc<Lane>);
+
+struct Item {
+    ask: Ask,
+    answer: oneshot::Sender<Result<Answer, Fault>>,
+    /// Until the answer is here, or will not come, nothing overtakes it.
+    under_way: UnderWay,
+}
+
+/// With more in one call the server would work while we idle, and the other way round; the price of a call is small by then.
+const MOST: usize = 32;
+
+impl Lane {
+    pub(super) fn new(
+        connection: MultiplexedConnection,
+        owner: Weak<Connection>,
+        generation: u64,
+    ) -> Self {
+        Self {
+            connection,
+            owner,
+            generation,
+            queue: Mutex::new(Some(Vec::new())),
+            wake: Notify::new(),
+            under_way: AtomicUsize::new(0),
+        }
+    }
+
+    /// Asks, and waits for the answer. Things that are asked one after another arrive in that order.
+    ///
+    /// If the future is dropped before the call is written, nothing is sent.
+    pub(super) async fn ask(self: &Arc<Self>, ask: Ask) -> Result<Answer, Fault> {
+        let alone = self.under_way.fetch_add(1, Ordering::AcqRel) == 0;
+        let under_way = UnderWay(Arc::clone(self));
+        if alone {
+            // Boxed, or every future would carry the room for this.
+            return Box::pin(ask_alone(under_way, ask)).await;
+        }
+        let (sender, answer) = oneshot::channel();
+        if self.push(Item { ask, answer: sender, under_way }) {
+            self.wake.notify_one();
+        }
+        // Dropped without an answer only with the connection.
+        answer.await.unwrap_or_else(|_| Err(Fault::gone()))
+    }
+
+    /// Sends what is collected, as long as it is polled.
+    pub(super) async fn drive(self: Arc<Self>) {
+        let _closing = Closing(&self);
+        let mut calls = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = self.wake.notified() => {
+                    // Behind the tasks that are ready now, some of which may have something to ask, too.
+                    tokio::task::yield_now().await;
+                    for batch in self.take() {
+                        let mut call = Box::pin(self.deliver(batch));
+                        // Handed over here, since the order counts.
+                        if poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await.is_pending() {
+                            calls.push(call);
+                        }
+                    }
+                }
+                Some(()) = calls.next() => {}
+            }
+        }
+    }
+
+    /// Asks all of a batch in one call, and gives each its answer.
+    async fn deliver(&self, mut batch: Vec<Item>) {
+        let mut answers = self.call(&batch, By::Digest).await;
+        if answers.as_ref().is_err_and(Fault::is_unknown_script) {
+            // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
+            batch.retain(|item| !item.answer.is_closed());
+            answers = self.call(&batch, By::Text).await;
+        }
+        match answers {
+            Ok((us, answers)) => {
+                for (item, answer) in batch.into_iter().zip(answers) {
+                    let Item { answer: to, under_way, .. } = item;
+                    drop(under_way);
+                    // One that is gone needs no answer.
+                    drop(to.send(Answer::of(us, answer)));
+                }
+            }
+            Err(fault) => {
+                for Item { answer: to, under_way, .. } in batch {
+                    drop(under_way);
+                    drop(to.send(Err(fault.clone())));
+                }
+            }
+        }
+    }
+
+    /// Sends one call for all of `batch`.
+    async fn call<T: AsRef<Ask> + Sync>(
+        &self,
+        batch: &[T],
+        by: By,
+    ) -> Result<(u64, Vec<Value>), Fault> {
+        let Some(cmd) = ask::command(batch.iter().map(AsRef::as_ref), by) else {
+            return Ok((0, Vec::new()));
+        };
+        let Some(owner) = self.owner.upgrade() else { return Err(Fault::gone()) };
+        let until = Instant::now().saturating_add(owner.request_timeout());
+        let mut connection = self.connection.clone();
+        let answers = match timeout_at(until, connection.req_packed_command(&cmd)).await {
+            Ok(Ok(Value::ServerError(error))) => Err(Fault::Refused(RedisError::from(error))),
+            Ok(Ok(value)) => {
+                let kind = batch[0].as_ref().kind();
+                ask::answers(value, kind, batch.len())
+            }
+            Ok(Err(error)) => Err(Fault::of(error)),
+            Err(Late) => Err(Fault::silent(owner.label())),
+        };
+        owner.note(self.generation, Health::of(&answers));
+        answers
+    }
+
+    /// Whether it is the first one.
+    fn push(&self, item: Item) -> bool {
+        let mut queue = self.lock();
+        // Dropped if it is closed, which tells the one who asks.
+        let Some(queue) = queue.as_mut() else { return false };
+        queue.push(item);
+        queue.len() == 1
+    }
+
+    /// What waits, in calls to be sent in this order. A release goes before a claim of another token for the same lock; it never
+    /// meets a claim of its own token, which is given up by then.
+    fn take(&self) -> Vec<Vec<Item>> {
+        let mut items = self.lock().as_mut().map(std::mem::take).unwrap_or_default();
+        items.retain(|item| !item.answer.is_closed());
+        items.sort_by_key(|item| item.ask.likeness());
+        let mut batches: Vec<Vec<Item>> = Vec::new();
+        for item in items {
+            match batches.last_mut() {
+                Some(batch) if batch.len() < MOST && batch[0].ask.goes_with(&item.ask) => {
+                    batch.push(item);
+                }
+                _ => batches.push(vec![item]),
+            }
+        }
+        batches
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Item>>> {
+        // Nothing that holds this lock panics.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes the lane when its driver ends: with the connection, or with the runtime.
+struct Closing<'a>(&'a Lane);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let items = self.0.lock().take();
+        drop(items);
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+async fn ask_alone(under_way: UnderWay, ask: Ask) -> Result<Answer, Fault> {
+    let lane = &under_way.0;
+    let ask = [ask];
+    let mut answers = lane.call(&ask, By::Digest).await;
+    if answers.as_ref().is_err_and(Fault::is_unknown_script) {
+        answers = lane.call(&ask, By::Text).await;
+    }
+    let (us, mut answers) = answers?;
+    answers.pop().ok_or(Fault::Garbled).and_then(|answer| Answer::of(us, answer))
+}
+
+impl AsRef<Ask> for Item {
+    fn as_ref(&self) -> &Ask {
+        &self.ask
+    }
+}

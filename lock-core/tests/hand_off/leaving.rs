@@ -1,0 +1,215 @@
+//! Waiters that leave or sleep at any moment lose no lock.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_with_no_time_to_ask_the_store_takes_what_it_is_handed() {
+    let (store, client) = fixture();
+    let guard = client.mutex("k").lock().await.unwrap();
+    let wait = Duration::from_millis(50);
+    let mut next = waiter(&client, LockOptions::new().with_wait(wait)).await;
+    advance(Duration::from_millis(1)).await;
+    drop(guard);
+    advance(Duration::from_millis(48)).await;
+    // Handed in time, looked at with one millisecond left.
+    let guard = handed(&mut next);
+    drop(guard);
+
+    // Even after its time, if the lock came in time.
+    let guard = client.mutex("k").lock().await.unwrap();
+    let mut next = waiter(&client, LockOptions::new().with_wait(wait)).await;
+    drop(guard);
+    advance(wait * 2).await;
+    drop(handed(&mut next));
+    nothing_is_left(&store, &client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_handed_to_one_who_slept_on_it_is_not_entered() {
+    let (store, client) = fixture();
+    let fixed = LockOptions::new().with_ttl(Duration::from_millis(500)).without_renewal();
+    let guard = client.mutex("k").with_options(fixed).lock().await.unwrap();
+    let before = guard.fencing_token();
+    let mut next = waiter(&client, fixed).await;
+    drop(guard);
+    advance(Duration::from_secs(5)).await;
+    let next = next.as_mut().await.unwrap();
+    assert!(next.is_valid());
+    assert!(parts(next.fencing_token()).0 > parts(before).0);
+    drop(next);
+    nothing_is_left(&store, &client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_leaves_with_the_lock_in_hand_passes_it_on() {
+    let (store, client) = fixture();
+    let guard = client.mutex("k").lock().await.unwrap();
+    let grant = parts(guard.fencing_token()).0;
+    let mut leavers = Vec::new();
+    for _ in 0..3 {
+        leavers.push(waiter(&client, LockOptions::new()).await);
+    }
+    let mut last = waiter(&client, LockOptions::new()).await;
+    drop(guard);
+    // The first has it, then the second, then the third; all of them at once for the store.
+    for leaver in leavers {
+        drop(leaver);
+        assert_eq!(Vitals::of(&client).pending, 0);
+    }
+    let guard = handed(&mut last);
+    // Those who never entered have used up no number.
+    assert_eq!(parts(guard.fencing_token()), (grant, 1));
+
+    let next = waiter(&client, LockOptions::new()).await;
+    drop(guard);
+    drop(next);
+    assert_eq!(Vitals::of(&client).pending, 1, "with nobody there it goes back");
+    nothing_is_left(&store, &client).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_in_the_middle_of_a_hand_off_loses_nothing() {
+    for drained_first in [false, true] {
+        let (store, client) = fixture();
+        let guard = client.mutex("k").lock().await.unwrap();
+        let mut next = waiter(&client, LockOptions::new()).await;
+        let mut behind = waiter(&client, LockOptions::new()).await;
+        let mut drain = Box::pin(client.drain(Duration::from_secs(5)));
+        if drained_first {
+            assert!(poll!(&mut drain).is_pending());
+            drop(guard);
+        } else {
+            drop(guard);
+            assert!(poll!(&mut drain).is_pending());
+        }
+        for lock in [&mut next, &mut behind] {
+            let vitals = Vitals::of(&client);
+            assert!(vitals.held + vitals.pending > 0, "{vitals:?}");
+            let error = lock.now_or_never().expect("told at once").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Draining);
+        }
+        let drained = drain.await;
+        assert!(drained.is_clean(), "{drained:?}");
+        nothing_is_left(&store, &client).await;
+    }
+}
+
+/// A small generator, so that a failure can be run again.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybody() {
+    for seed in 0..40 {
+        let mut random = Seeded(seed);
+        let (store, client) = fixture();
+        let other = self::client(&store);
+        let (mut entered, mut last) = (0, None);
+        let mut waiting: Vec<(u64, Lock)> = Vec::new();
+        let mut held: Option<MutexGuard> = None;
+        for step in 0..400 {
+            match random.below(10) {
+                0..=3 => {
+                    let client = if random.below(8) == 0 { &other } else { &client };
+                    let mutex = match random.below(4) {
+                        0 => client.mutex("k").without_fencing(),
+                        1 => client.mutex("k").with_ttl(Duration::from_millis(100)),
+                        2 => client.mutex("k").with_max_hold(Duration::from_millis(3)),
+                        _ => client.mutex("k"),
+                    };
+                    let mut lock: Lock = Box::pin(mutex.lock());
+                    // Not all are polled before they are dropped.
+                    if random.below(10) > 0 {
+                        match poll!(&mut lock) {
+                            std::task::Poll::Ready(guard) => {
+                                waiting.push((step, Box::pin(async move { guard })));
+                            }
+                            std::task::Poll::Pending => waiting.push((step, lock)),
+                        }
+                    }
+                }
+                4..=5 if !waiting.is_empty() => {
+                    let gone = random.below(waiting.len() as u64);
+                    drop(waiting.remove(gone as usize));
+                }
+                6..=7 => held = None,
+                8 => tokio::task::yield_now().await,
+                _ => advance(Duration::from_micros(random.below(4_000))).await,
+            }
+            if held.is_none() {
+                for index in 0..waiting.len() {
+                    if let Some(guard) = (&mut waiting[index].1).now_or_never() {
+                        drop(waiting.remove(index));
+                        let guard = guard.unwrap();
+                        if guard.is_valid() && guard.fencing_token() > FencingToken::from_raw(0) {
+                            assert!(last < Some(guard.fencing_token()), "seed {seed}, step {step}");
+                            last = Some(guard.fencing_token());
+                        }
+                        entered += 1;
+                        held = Some(guard);
+                        break;
+                    }
+                }
+            }
+        }
+        drop(held);
+        assert!(entered > 20, "seed {seed}: {entered} entered");
+        // Everybody who still waits gets it, so no wake-up was lost.
+        for (_, lock) in waiting {
+            let bound = Duration::from_secs(60);
+            drop(tokio::time::timeout(bound, lock).await.expect("woken").unwrap());
+        }
+        settled(&other).await;
+        nothing_is_left(&store, &client).await;
+        assert!(Vitals::of(&other).is_idle());
+    }
+}
+
+#[test]
+fn threads_that_come_and_go_lose_no_lock() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (store, client) = fixture();
+        let inside = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let mut tasks = Vec::new();
+        for task in 0..32_u64 {
+            let (mutex, inside) = (client.mutex("k"), Arc::clone(&inside));
+            tasks.push(runtime.spawn(async move {
+                let mut random = Seeded(task);
+                let mut entered = 0_u32;
+                for _ in 0..300 {
+                    let patience = Duration::from_micros(random.below(400));
+                    let lock = mutex.lock();
+                    // Cancelled by a timer on whichever thread, before, while or after it is handed the lock.
+                    let Ok(guard) = tokio::time::timeout(patience, lock).await else { continue };
+                    let guard = guard.unwrap();
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    if random.below(2) == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    drop(guard);
+                    entered += 1;
+                }
+                entered
+            }));
+        }
+        let mut entered = 0;
+        for task in tasks {
+            entered += tokio::time::timeout(Duration::from_secs(60), task)
+                .await
+                .expect("nobody is stuck")
+                .unwrap();
+        }
+        assert!(entered > 100, "{entered} entered");
+        nothing_is_left(&store, &client).await;
+    });
+}
