@@ -87,8 +87,7 @@ impl Kind {
 pub(crate) static ALL: &[&Kind] = &[
     &raw::KIND,
     &ours::FENCED,
-    // UNFENCED: uncomment here and in ours.rs as soon as `LockOptions::without_fencing` is there.
-    // &ours::UNFENCED,
+    &ours::UNFENCED,
     #[cfg(feature = "peers")]
     &rslock::KIND,
     #[cfg(feature = "peers")]

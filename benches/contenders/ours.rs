@@ -19,15 +19,13 @@ pub(super) static FENCED: Kind = Kind {
     connect: |terms| Box::pin(connect(terms, LockOptions::new())),
 };
 
-// UNFENCED: uncomment here and in mod.rs.
-// pub(super) static UNFENCED: Kind = Kind {
-//     name: super::UNFENCED,
-//     about: "ours, without fencing tokens, as all the others are. Waits in line.",
-//     // Its grants are scripts' SETs as well as its own: under contention an upper bound.
-//     plain: &["set"],
-//     connect: |terms| Box::pin(connect(terms, LockOptions::new().without_fencing())),
-//     ..FENCED
-// };
+pub(super) static UNFENCED: Kind = Kind {
+    name: super::UNFENCED,
+    about: "ours, without fencing tokens, as all the others are. Waits in line. Its commands under contention are an upper bound: SETs of scripts are counted with its own.",
+    plain: &["set"],
+    connect: |terms| Box::pin(connect(terms, LockOptions::new().without_fencing())),
+    ..FENCED
+};
 
 struct Ours {
     client: LockClient,
