@@ -3,7 +3,7 @@
 CARGO ?= cargo
 NEED := .ci/need
 
-.PHONY: help demo test test-interop test-browser lint doc bench-uncontended
+.PHONY: help demo test test-interop test-browser lint doc bench bench-quick
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ lint:
 doc:
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --all-features
 
-bench-uncontended: ## What a lock and its release cost beside the same two commands on a bare connection
+bench: ## Beside the raw limit and the other crates, in one run of at most 20 minutes: writes benches/RESULTS.md
 	@$(NEED) redis-server
-	$(CARGO) bench --package lock-benches --bench uncontended
+	$(CARGO) bench --package lock-benches --bench locks --features peers -- $(ARGS)
+
+bench-quick: ## The same in a small dose, at most 2 minutes: nothing to quote, writes into target/ (ARGS="--help")
+	@$(NEED) redis-server
+	$(CARGO) bench --package lock-benches --bench locks --features peers -- --quick $(ARGS)

@@ -1,0 +1,161 @@
+//! The redis-server of a run.
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+
+use super::args::HIDDEN_EXEC;
+use super::machine::Cores;
+
+/// How long the server may be busy with what contenders do to it before it answers us.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A redis-server without persistence, on a free port of the loopback; ended on drop, and when we die.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) url: String,
+    admin: MultiplexedConnection,
+    pub(crate) version: String,
+}
+
+impl Server {
+    pub(crate) async fn start(cores: Cores) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let core = cores.server().map_or_else(|| "-".to_owned(), |core| core.to_string());
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([HIDDEN_EXEC, &core, "redis-server", "--port", &port.to_string()])
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut starting = Starting(Some(child));
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            let ended = starting.0.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none(), "redis-server does not start: is it installed?");
+            assert!(Instant::now() < until, "redis-server does not answer");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let url = format!("redis://127.0.0.1:{port}/");
+        let client = redis::Client::open(url.as_str()).unwrap();
+        let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let mut admin = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        let info: String = redis::cmd("INFO").arg("server").query_async(&mut admin).await.unwrap();
+        let version = field(&info, "redis_version").to_owned();
+        Self { child: starting.0.take().unwrap(), url, admin, version }
+    }
+
+    /// What the server has done up to now.
+    pub(crate) async fn usage(&self) -> Usage {
+        let mut admin = self.admin.clone();
+        let ask = redis::cmd("INFO").arg("cpu").arg("commandstats").to_owned();
+        let info: String = ask.query_async(&mut admin).await.unwrap();
+        let seconds = |name| field(&info, name).parse::<f64>().unwrap();
+        let calls = info.lines().filter_map(|line| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+        });
+        Usage { calls: calls.collect(), cpu: seconds("used_cpu_user") + seconds("used_cpu_sys") }
+    }
+
+    pub(crate) async fn flush(&self) {
+        let mut admin = self.admin.clone();
+        redis::cmd("FLUSHALL").exec_async(&mut admin).await.unwrap();
+    }
+
+    /// The shortest time to live, in milliseconds, of the keys that have one, and how many have.
+    pub(crate) async fn shortest_ttl(&self) -> (i64, usize) {
+        let mut admin = self.admin.clone();
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut admin).await.unwrap();
+        let mut ask = redis::pipe();
+        for key in &keys {
+            ask.cmd("PTTL").arg(key);
+        }
+        let mut left: Vec<i64> = ask.query_async(&mut admin).await.unwrap();
+        left.retain(|left| *left > 0);
+        (left.iter().copied().min().unwrap_or(0), left.len())
+    }
+
+    /// When the one lock that is held expires, as a stamp of our clock.
+    pub(crate) async fn expiry_of_lock(&self) -> u64 {
+        let mut admin = self.admin.clone();
+        let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query_async(&mut admin).await.unwrap();
+        let mut expiry = None;
+        for key in &keys {
+            let mut ask = redis::pipe();
+            ask.cmd("TYPE").arg(key).cmd("PEXPIRETIME").arg(key).cmd("TIME");
+            let (kind, at_ms, (seconds, micros)): (String, i64, (i64, i64)) =
+                ask.query_async(&mut admin).await.unwrap();
+            // Locks are strings, with one peer hashes; what else expires are queues.
+            if matches!(kind.as_str(), "string" | "hash") && at_ms > 0 {
+                let left_us = at_ms * 1000 - (seconds * 1_000_000 + micros);
+                assert!(expiry.is_none(), "more than one key could be the lock");
+                expiry = Some(super::clock::now().saturating_add_signed(left_us * 1000));
+            }
+        }
+        expiry.expect("the lock is held")
+    }
+
+    /// The round trip of a PING on a bare connection, one task: nanoseconds of each.
+    pub(crate) async fn pings(&self, count: usize) -> Vec<u64> {
+        let mut admin = self.admin.clone();
+        let mut took = Vec::with_capacity(count);
+        for _ in 0..count {
+            let sent = super::clock::now();
+            redis::cmd("PING").exec_async(&mut admin).await.unwrap();
+            took.push(super::clock::now() - sent);
+        }
+        took
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _killed = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+/// Ends a server that did not come up.
+struct Starting(Option<Child>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _killed = child.kill();
+            let _ended = child.wait();
+        }
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> &'a str {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or("0").trim()
+}
+
+/// Counters of the server; the difference of two says what happened between.
+pub(crate) struct Usage {
+    calls: BTreeMap<String, u64>,
+    /// Seconds.
+    pub(crate) cpu: f64,
+}
+
+/// Commands that no script calls.
+const NEVER_IN_SCRIPTS: [&str; 7] =
+    ["eval", "evalsha", "fcall", "hello", "script|load", "subscribe", "unsubscribe"];
+
+impl Usage {
+    /// The commands that clients sent since `before`.
+    ///
+    /// `INFO commandstats` counts what scripts call along with what clients send. So what counts is what can only
+    /// come from clients, and what the contender says that it sends as plain commands.
+    pub(crate) fn commands_since(&self, before: &Self, plain: &[&str]) -> u64 {
+        let sent = |name: &str| NEVER_IN_SCRIPTS.contains(&name) || plain.contains(&name);
+        let calls = self.calls.iter().filter(|(name, _)| sent(name));
+        calls.map(|(name, calls)| calls - before.calls.get(name).unwrap_or(&0)).sum()
+    }
+}
