@@ -3,13 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::bound::LeaseBound;
 use crate::driver::Ending;
 use crate::error::Error;
 use crate::held::{Ended, Lease};
-use crate::scope::{ChildSlot, Holds, Scoped};
+use crate::scope::{Holds, Scoped};
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -30,8 +30,6 @@ use crate::scope::{ChildSlot, Holds, Scoped};
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct MutexGuard {
     lease: Lease,
-    /// Shared by all futures that are bound to it, so that what they nest takes turns.
-    child: OnceLock<ChildSlot>,
     /// Whether a release has begun.
     ended: bool,
 }
@@ -52,7 +50,7 @@ pub enum Released {
 
 impl MutexGuard {
     pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease, child: OnceLock::new(), ended: false }
+        Self { lease, ended: false }
     }
 
     /// A handle that watches this lock.
@@ -133,8 +131,7 @@ impl MutexGuard {
     ///
     /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
     pub fn bind<F: Future>(&self, future: F) -> LeaseBound<F> {
-        let child = Arc::clone(self.child.get_or_init(ChildSlot::default));
-        LeaseBound::new(self.lease(), Scoped::new(Holds::with_child(self.lease(), child), future))
+        LeaseBound::new(self.lease(), Scoped::new(Holds::own(self.lease()), future))
     }
 }
 

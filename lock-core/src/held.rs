@@ -75,7 +75,7 @@ pub(crate) struct Held {
     token: Token,
     chain: Chain,
     terms: Terms,
-    /// Where it stands among what its task holds, if `run` or the macro took it.
+    /// Where its first entry stands among what that task holds.
     pub(crate) place: OnceLock<Place>,
     shared: Mutex<Shared>,
 }

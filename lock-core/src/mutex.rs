@@ -51,8 +51,7 @@ impl Mutex {
             let name = Name::new(&client.namespace, &key)?;
             Ok((key, client.registry.address(name)))
         });
-        let options = LockOptions::new();
-        let terms = client.defaults.terms().map_err(Error::from);
+        let (options, terms) = (LockOptions::new(), Ok(client.terms));
         Self { client, key, options, terms }
     }
 

@@ -28,10 +28,10 @@ pub(crate) type ChildSlot = Arc<tokio::sync::Mutex<()>>;
 /// A lease that the task holds, on top of others.
 #[derive(Clone, Debug)]
 pub(crate) enum Holds {
-    /// The one that `run` or the macro took: its place in the chain is part of its record.
-    Own(Lease),
-    /// One more entry of a lease.
-    Entry(Arc<Entry>),
+    /// Its first entry, whose place in a chain is part of its record.
+    First(Lease),
+    /// One more entry, in another chain or deeper in the same.
+    More(Arc<Entry>),
 }
 
 /// A place in the chain.
@@ -45,53 +45,52 @@ pub(crate) struct Place {
 pub(crate) struct Entry {
     lease: Lease,
     place: Place,
+    /// Whether what it nests takes turns with what the first entry nests.
+    is_sibling: bool,
+}
+
+impl Holds {
+    /// An entry of a lease by its holder. All of them share one child slot.
+    pub(crate) fn own(lease: Lease) -> Self {
+        match lease.0.place.set(Place::here()) {
+            Ok(()) => Self::First(lease),
+            Err(place) => Self::More(Arc::new(Entry { lease, place, is_sibling: true })),
+        }
+    }
+
+    /// An entry within another one of the same lease.
+    pub(crate) fn nested(lease: Lease) -> Self {
+        Self::More(Arc::new(Entry { lease, place: Place::here(), is_sibling: false }))
+    }
+
+    pub(crate) fn lease(&self) -> &Lease {
+        match self {
+            Self::First(lease) => lease,
+            Self::More(entry) => &entry.lease,
+        }
+    }
+
+    pub(crate) fn child(&self) -> ChildSlot {
+        let place = match self {
+            Self::More(entry) if !entry.is_sibling => &entry.place,
+            _ => self.lease().0.place.get_or_init(Place::default),
+        };
+        Arc::clone(place.child.get_or_init(ChildSlot::default))
+    }
+
+    fn outer(&self) -> Option<&Self> {
+        let place = match self {
+            Self::First(lease) => lease.0.place.get()?,
+            Self::More(entry) => &entry.place,
+        };
+        place.outer.as_ref()
+    }
 }
 
 impl Place {
     /// On top of what the task holds.
     fn here() -> Self {
         Self { outer: HOLDS.try_with(Holds::clone).ok(), child: OnceLock::new() }
-    }
-}
-
-impl Holds {
-    /// The first entry of a lease that the task has taken.
-    pub(crate) fn own(lease: Lease) -> Self {
-        lease.0.place.get_or_init(Place::here);
-        Self::Own(lease)
-    }
-
-    /// One more entry of a lease that the task holds.
-    pub(crate) fn nested(lease: Lease) -> Self {
-        Self::Entry(Arc::new(Entry { lease, place: Place::here() }))
-    }
-
-    /// An entry whose child slot is shared with other entries of the lease.
-    pub(crate) fn with_child(lease: Lease, child: ChildSlot) -> Self {
-        let place = Place { child: OnceLock::from(child), ..Place::here() };
-        Self::Entry(Arc::new(Entry { lease, place }))
-    }
-
-    pub(crate) fn lease(&self) -> &Lease {
-        match self {
-            Self::Own(lease) => lease,
-            Self::Entry(entry) => &entry.lease,
-        }
-    }
-
-    pub(crate) fn child(&self) -> ChildSlot {
-        Arc::clone(self.place().child.get_or_init(ChildSlot::default))
-    }
-
-    fn outer(&self) -> Option<&Self> {
-        self.place().outer.as_ref()
-    }
-
-    fn place(&self) -> &Place {
-        match self {
-            Self::Own(lease) => lease.0.place.get_or_init(Place::default),
-            Self::Entry(entry) => &entry.place,
-        }
     }
 }
 

@@ -63,13 +63,14 @@ impl LockClientBuilder {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let Self { store, namespace, defaults, runtime } = self;
         check_namespace(&namespace)?;
-        defaults.terms()?;
+        let terms = defaults.terms()?;
         let janitor = Arc::default();
         Ok(LockClient(Arc::new(Inner {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             store,
             namespace: namespace.into(),
             defaults,
+            terms,
             registry: Arc::new(Registry::new(Arc::clone(&janitor))),
             renewer: Arc::default(),
             janitor,

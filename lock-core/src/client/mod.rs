@@ -17,7 +17,7 @@ use crate::driver::{Janitor, Renewer, Runtime};
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::mutex::Mutex;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Terms};
 use crate::registry::Registry;
 use crate::scope;
 use crate::store::{Capabilities, Store};
@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) namespace: Arc<str>,
     pub(crate) defaults: LockOptions,
+    /// What results from the defaults.
+    pub(crate) terms: Terms,
     pub(crate) registry: Arc<Registry>,
     pub(crate) renewer: Arc<Renewer>,
     pub(crate) janitor: Arc<Janitor>,

@@ -94,6 +94,29 @@ async fn draining_in_the_middle_of_a_hand_off_loses_nothing() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn draining_ends_a_claim_that_waits_in_the_store_and_is_over_with_the_last_holder() {
+    let (store, one) = fixture();
+    let two = client(&store);
+    let theirs = two.mutex("k").lock().await.unwrap();
+    let ours = one.mutex("other").lock().await.unwrap();
+    let runtime = tokio::runtime::Handle::current();
+    let claim = runtime.spawn(one.mutex("k").lock());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let start = tokio::time::Instant::now();
+    let drain = runtime.spawn(one.drain(Duration::from_secs(60)));
+    assert_eq!(claim.await.unwrap().unwrap_err().kind(), ErrorKind::Draining);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!drain.is_finished());
+    drop(ours);
+    assert!(drain.await.unwrap().is_clean());
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+    drop(theirs);
+    settled(&two).await;
+    nothing_is_left(&store, &one).await;
+}
+
 /// A small generator, so that a failure can be run again.
 struct Seeded(u64);
 
