@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use redis::aio::PubSubSink;
@@ -14,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use super::connection::{Connection, Live};
+use super::connection::{Connection, Health, Live};
 use super::error::Fault;
 use super::keys;
 use super::waiter::Message;
@@ -50,7 +51,12 @@ enum Line {
     Subscribed,
     /// The server refused it on the connection of this generation.
     Refused(u64),
+    /// The server did not confirm it; not tried again before this time.
+    Unconfirmed(Instant),
 }
+
+/// After a subscription that nobody confirmed, which costs the connection.
+const UNCONFIRMED_PAUSE: Duration = Duration::from_secs(60);
 
 /// A second connection that only listens.
 struct Subscriber {
@@ -113,8 +119,7 @@ impl Inbox {
                 let (connection, live) = (Arc::clone(connection), Arc::clone(live));
                 let namespace: Arc<str> = namespace.into();
                 let joined = runtime.spawn(async move {
-                    let until = connection.patience(None);
-                    connection.inbox().subscribe(&connection, &live, namespace, until).await
+                    connection.inbox().subscribe(&connection, &live, namespace).await
                 });
                 match timeout_at(until, joined).await {
                     Ok(Ok(told)) => told?,
@@ -146,7 +151,8 @@ impl Inbox {
             Line::Subscribed if state.subscriber.as_ref().is_some_and(Subscriber::is_alive) => {
                 Some(true)
             }
-            Line::Pushed(_) | Line::Refused(_) | Line::Subscribed => None,
+            Line::Unconfirmed(until) if Instant::now() < until => Some(false),
+            Line::Pushed(_) | Line::Refused(_) | Line::Subscribed | Line::Unconfirmed(_) => None,
         }
     }
 
@@ -155,7 +161,6 @@ impl Inbox {
         connection: &Connection,
         live: &Live,
         namespace: Arc<str>,
-        until: Instant,
     ) -> Result<bool, Fault> {
         let _turn = self.joining.lock().await;
         if let Some(told) = self.known(live, &namespace) {
@@ -169,20 +174,47 @@ impl Inbox {
                 self.subscriber(connection).await?.subscribe(&channel).await
             }
         };
+        let until = if live.resp3 { connection.patience(None) } else { connection.one_call() };
         let line = match timeout_at(until, subscribed).await {
-            Ok(Ok(())) if live.resp3 => Line::Pushed(live.generation),
-            Ok(Ok(())) => Line::Subscribed,
+            Ok(Ok(())) => self.try_out(connection, live, &channel).await?,
             Ok(Err(error)) => match Fault::of(error) {
                 Fault::Refused(error) => {
                     self.warn(connection.label(), &error.to_string());
                     Line::Refused(live.generation)
                 }
-                fault => return Err(fault),
+                fault => {
+                    connection.note(live.generation, Health::Broken);
+                    return Err(fault);
+                }
             },
-            Err(Late) => return Err(Fault::silent(connection.label())),
+            Err(Late) => {
+                // The confirmation may still come, in the place of an answer to something else.
+                connection.note(live.generation, Health::Broken);
+                self.warn(connection.label(), "the subscription was not confirmed");
+                Line::Unconfirmed(Instant::now().saturating_add(UNCONFIRMED_PAUSE))
+            }
         };
         self.lock().lines.insert(namespace, line);
         Ok(matches!(line, Line::Pushed(_) | Line::Subscribed))
+    }
+
+    /// Sends an empty message: where we may not publish, neither may those whose releases are to be heard of.
+    async fn try_out(
+        &self,
+        connection: &Connection,
+        live: &Live,
+        channel: &str,
+    ) -> Result<Line, Fault> {
+        let mut publish = redis::cmd("PUBLISH");
+        match connection.send(live, publish.arg(channel).arg(""), None).await {
+            Ok(_) if live.resp3 => Ok(Line::Pushed(live.generation)),
+            Ok(_) => Ok(Line::Subscribed),
+            Err(Fault::Refused(error)) => {
+                self.warn(connection.label(), &error.to_string());
+                Ok(Line::Refused(live.generation))
+            }
+            Err(fault) => Err(fault),
+        }
     }
 
     /// The second connection, made if there is none.
@@ -212,7 +244,7 @@ impl Inbox {
         if !std::mem::replace(&mut self.lock().warned, true) {
             tracing::warn!(
                 target: "lock_core", server, why,
-                "redis does not let us subscribe to hand-overs: waiters ask at short intervals instead, which \
+                "redis does not tell us of hand-overs: waiters ask at short intervals instead, which \
                  is slower. See the ACL line in the documentation of `RedisStore`"
             );
         }
