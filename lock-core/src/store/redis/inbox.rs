@@ -198,7 +198,7 @@ impl Inbox {
         Ok(matches!(line, Line::Pushed(_) | Line::Subscribed))
     }
 
-    /// Sends an empty message: where we may not publish, neither may those whose releases are to be heard of.
+    /// Sends a message that nobody hears: where we may not publish, neither may those whose releases are to be heard of.
     async fn try_out(
         &self,
         connection: &Connection,
@@ -206,7 +206,8 @@ impl Inbox {
         channel: &str,
     ) -> Result<Line, Fault> {
         let mut publish = redis::cmd("PUBLISH");
-        match connection.send(live, publish.arg(channel).arg(""), None).await {
+        publish.arg(format!("{channel}:check")).arg("");
+        match connection.send(live, &publish, None).await {
             Ok(_) if live.resp3 => Ok(Line::Pushed(live.generation)),
             Ok(_) => Ok(Line::Subscribed),
             Err(Fault::Refused(error)) => {
