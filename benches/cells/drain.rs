@@ -47,7 +47,7 @@ async fn table(run: &Run, processes: usize, waiters: usize, bars: &mut Vec<Bar>)
         "Drain, {all} waiters in {}, hold 1 ms",
         if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
     );
-    let rounds = run.dose(7, if all > 64 { 5 } else { 15 });
+    let rounds = run.dose(7, if all > 64 { 5 } else { 9 });
     let race = Race { waiters, hold: HOLD, lasts: None };
     let mut workers = Vec::new();
     for kind in &kinds {

@@ -151,7 +151,10 @@ async fn holders(run: &Run, bars: &mut Vec<Bar>) -> Table {
         "Faults: the holder's process is killed, ttl 1 s; the grant to the waiter of another";
     let mut rows = Vec::new();
     let quick = [FENCED, RSLOCK];
-    let kinds = waiting().into_iter().filter(|kind| !run.quick || quick.contains(&kind.name));
+    let kinds = waiting()
+        .into_iter()
+        .filter(|kind| kind.least_ttl <= SHORT_TTL)
+        .filter(|kind| !run.quick || quick.contains(&kind.name));
     for kind in kinds {
         let rounds = run.dose(3, if kind.peer { 5 } else { 15 });
         let mut late = Vec::new();

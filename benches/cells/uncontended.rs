@@ -50,7 +50,7 @@ pub(super) async fn measure(run: &Run) -> Outcome {
 
 async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut Vec<Bar>) -> Table {
     let kinds = contenders::ALL;
-    let rounds = run.dose(5, if tasks == 1 { 15 } else { 9 });
+    let rounds = run.dose(5, if tasks == 1 { 11 } else { 9 });
     let lasts = run.dose(150, 350) * MS;
     let mut figures = Rounds::new(kinds.len(), rounds);
     let title = format!(

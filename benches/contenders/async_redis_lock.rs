@@ -1,6 +1,7 @@
 //! `async-redis-lock`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_redis_lock::{Locker, Options};
 use futures_util::future::BoxFuture;
@@ -15,6 +16,7 @@ pub(super) static KIND: Kind = Kind {
     waits: true,
     renews: true,
     peer: true,
+    least_ttl: Duration::ZERO,
     connect: |terms| Box::pin(connect(terms)),
 };
 

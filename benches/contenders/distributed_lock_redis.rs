@@ -17,6 +17,7 @@ pub(super) static KIND: Kind = Kind {
     waits: true,
     renews: true,
     peer: true,
+    least_ttl: Duration::ZERO,
     connect: |terms| Box::pin(connect(terms)),
 };
 

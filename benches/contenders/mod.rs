@@ -67,6 +67,8 @@ pub(crate) struct Kind {
     /// Whether it renews by itself what it holds.
     pub(crate) renews: bool,
     pub(crate) peer: bool,
+    /// The shortest lease that it takes.
+    pub(crate) least_ttl: Duration,
     connect: for<'a> fn(&'a Terms) -> BoxFuture<'a, Arc<dyn Contender>>,
 }
 

@@ -1,6 +1,7 @@
 //! The lock of `nadis`, the one peer that is woken instead of polling.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use nadis::client::RedisClient;
@@ -17,6 +18,7 @@ pub(super) static KIND: Kind = Kind {
     waits: true,
     renews: true,
     peer: true,
+    least_ttl: Duration::from_secs(3),
     connect: |terms| Box::pin(connect(terms)),
 };
 

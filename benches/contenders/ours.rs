@@ -1,6 +1,7 @@
 //! `lock-core`, through its public API: with a fencing token, as it is by default, and without one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lock_core::store::RedisStore;
@@ -16,6 +17,7 @@ pub(super) static FENCED: Kind = Kind {
     waits: true,
     renews: true,
     peer: false,
+    least_ttl: Duration::ZERO,
     connect: |terms| Box::pin(connect(terms, LockOptions::new())),
 };
 

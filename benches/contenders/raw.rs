@@ -1,6 +1,7 @@
 //! The limit: the two commands that any lock on one Redis needs, on a bare connection. It cannot wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use redis::Script;
@@ -17,6 +18,7 @@ pub(super) static KIND: Kind = Kind {
     waits: false,
     renews: false,
     peer: false,
+    least_ttl: Duration::ZERO,
     connect: |terms| Box::pin(connect(terms)),
 };
 

@@ -1,6 +1,7 @@
 //! `rlock`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use rlock::AcquireOptions;
@@ -16,6 +17,7 @@ pub(super) static KIND: Kind = Kind {
     waits: true,
     renews: true,
     peer: true,
+    least_ttl: Duration::ZERO,
     connect: |terms| Box::pin(connect(terms)),
 };
 
