@@ -46,11 +46,12 @@
 //! Always:
 //!
 //! - **Fencing.** Every grant carries a [`FencingToken`] greater than that of every grant that completed before it began, as
-//!   long as the store's counter or its clock does not go backwards.
+//!   long as the store's counter or its clock does not go backwards; unless it was asked for
+//!   [without](LockOptions::without_fencing).
 //! - **Only the holder releases.** Release and renewal compare the token atomically.
 //! - **No orphans.** A lock whose acquisition was cancelled, timed out or failed is released as soon as the store can be
 //!   reached, not left to its ttl. (A failover may bring a released lock back for the rest of its ttl.)
-//! - **Progress.** A free lock is taken by a live waiter.
+//! - **Progress.** A free lock is taken by a live waiter, even if every notification is lost.
 //! - **Honest outcomes.** [Busy](ErrorKind::Busy), [unavailable](ErrorKind::Unavailable) and [unknown](ErrorKind::Unknown) are
 //!   different answers. A body never runs without its lock, and its result is never replaced by a failed release.
 //!
@@ -70,8 +71,20 @@
 //! *before* the command was queued, less the margin, so that it ends here before it ends there. Each claim carries the
 //! server's time after which it is void, so that one that arrives late does nothing. One task per client renews all leases
 //! at a third of what remains, and one, the janitor, releases whatever nobody awaits, until the store has confirmed it.
-//! Within a process the tasks that want one key stand in line, and one of them at a time asks the store, about 20
-//! times a second.
+//!
+//! # Who is next
+//!
+//! Within a process the tasks that want one key stand in line. A guard that ends hands its lease to the next of them in
+//! memory, with a fencing token and a deadline of its own, up to 63 times or for 5 ms; then the lock goes back, so that other
+//! processes get their turn. The line as a whole has one claim in the store.
+//!
+//! On Redis the claims of processes stand in a queue, first come first served. The release gives the lock straight to the
+//! first of them for a short time (3 s, or the ttl if that is less) and tells it by pub/sub; whoever gets it makes it the full
+//! ttl. So a hand-over costs two commands however many wait. Claims are repeated, the first about once a second, which finds
+//! a grant whose message was lost. A place in the queue is lost by one who cannot be told at that moment, who does not enter in
+//! time, or who was paused for longer than its ticket lasts. Clients that only `SET .. NX PX` never queue; a lock that one of them holds
+//! is asked for every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes those who do, unless
+//! [without fencing](LockOptions::without_fencing).
 //!
 //! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
 //! case); the deadline, the fence and the void time are this crate's additions.
