@@ -100,7 +100,7 @@ impl RedisStore {
         loop {
             let last = match wait.event(waiting.until()).await {
                 Event::Grant(message) => match wait.judge(message) {
-                    Some(grant) => return Ok(grant),
+                    Some(grant) => return Ok(wait.entered(grant)),
                     None => continue,
                 },
                 Event::Lost => {
@@ -137,6 +137,12 @@ impl RedisStore {
             }
         }
     }
+}
+
+/// What a waiter met while it claimed.
+enum Met {
+    Answer(Result<Claimed, Fault>),
+    Grant(Grant),
 }
 
 /// How a claim of a waiter fared.
@@ -192,7 +198,7 @@ impl<'a> Wait<'a> {
 
     fn act_on(&mut self, verdict: Verdict) -> Option<Grant> {
         match verdict {
-            Verdict::Enter(grant) => Some(self.entered(grant)),
+            Verdict::Enter(grant) => Some(grant),
             Verdict::AskAgain => {
                 self.next = Instant::now();
                 None
@@ -201,6 +207,7 @@ impl<'a> Wait<'a> {
         }
     }
 
+    /// The wait is over. Not while a claim is under way, of which the token's trace must tell first.
     fn entered(&mut self, mut grant: Grant) -> Grant {
         // With the mailbox goes whatever is still told of this wait.
         self.queued = None;
@@ -230,23 +237,30 @@ impl<'a> Wait<'a> {
         let sent = Instant::now();
         let store = self.store;
         let place = self.queued.as_ref().map(|queued| queued.place.clone());
-        let mut claimed = pin!(store.claim(self.claim, place.as_ref(), until));
-        let answer = loop {
-            let Some(queued) = &mut self.queued else { break claimed.await? };
-            let news = tokio::select! {
-                biased;
-                news = queued.mail.next() => news,
-                answer = &mut claimed => break answer?,
-            };
-            match news {
-                News::Grant(message) => {
-                    if let Some(grant) = self.judge(message) {
-                        return Ok(Answer::Granted(grant));
+        let met = {
+            let mut claimed = pin!(store.claim(self.claim, place.as_ref(), until));
+            loop {
+                let Some(queued) = &mut self.queued else { break Met::Answer(claimed.await) };
+                let news = tokio::select! {
+                    biased;
+                    news = queued.mail.next() => news,
+                    answer = &mut claimed => break Met::Answer(answer),
+                };
+                match news {
+                    News::Grant(message) => {
+                        if let Some(grant) = self.judge(message) {
+                            break Met::Grant(grant);
+                        }
                     }
+                    // The claim is answered, or fails, by itself.
+                    News::Lost => {}
                 }
-                // The claim is answered, or fails, by itself.
-                News::Lost => {}
             }
+        };
+        let answer = match met {
+            // The claim is still under way, and known to be, now that its future is dropped.
+            Met::Grant(grant) => return Ok(Answer::Granted(self.entered(grant))),
+            Met::Answer(answer) => answer?,
         };
         match answer {
             Claimed::Granted { fence, .. } => {
@@ -269,7 +283,7 @@ impl<'a> Wait<'a> {
                 queued.waiter.queued(ticket, us, sent);
                 let verdict = queued.waiter.early(now);
                 match self.act_on(verdict) {
-                    Some(grant) => Ok(Answer::Granted(grant)),
+                    Some(grant) => Ok(Answer::Granted(self.entered(grant))),
                     None => Ok(Answer::Told(Progress::Busy(taken.left))),
                 }
             }
