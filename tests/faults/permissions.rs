@@ -64,6 +64,24 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
     }
 }
 
+/// A permission from before there were queues, and no check at the start: refused, and nothing is left locked.
+#[tokio::test]
+async fn a_permission_that_is_missing_later_strands_no_lock() {
+    let server = RedisServer::start();
+    let acl = documented();
+    let mut command = vec!["ACL", "SETUSER"];
+    command.extend(acl.iter().filter(|right| **right != "+exists"));
+    let () = server.connect().command(&command).unwrap();
+    let store = RedisStore::builder(server.url_for(acl[0], "password")).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let error = client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("permission"), "{error:?}");
+    assert!(server.calls("set") >= 2, "it was counted, and locked for a moment");
+    assert!(!server.has("lock:k"));
+    settled(&client).await;
+}
+
 /// NOPERM on the keys: another namespace than the user's.
 #[tokio::test]
 async fn a_namespace_without_permission_is_an_error_at_once() {

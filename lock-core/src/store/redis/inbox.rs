@@ -110,7 +110,7 @@ impl Inbox {
         namespace: &str,
         until: Instant,
     ) -> Result<Option<String>, Fault> {
-        let inbox = connection.inbox();
+        let (inbox, label) = (connection.inbox(), connection.label());
         let told = match inbox.known(live, namespace) {
             Some(told) => told,
             None => {
@@ -123,7 +123,9 @@ impl Inbox {
                 });
                 match timeout_at(until, joined).await {
                     Ok(Ok(told)) => told?,
-                    Ok(Err(_)) | Err(Late) => return Err(Fault::gone()),
+                    // The runtime that was to do it is gone, and the connection with it.
+                    Ok(Err(_)) => return Err(Fault::gone()),
+                    Err(Late) => return Err(Fault::silent(label)),
                 }
             }
         };

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ask::{Claimed, Place, Taken};
@@ -32,7 +32,7 @@ pub(super) struct Parked {
 /// A token in a queue.
 #[derive(Debug)]
 struct Queued {
-    place: Place,
+    member: Arc<str>,
     /// Whether grants are told to the mailbox.
     told: bool,
     mail: Mailbox,
@@ -169,7 +169,11 @@ impl<'a> Wait<'a> {
     /// What happens next.
     async fn event(&mut self, until: Option<Instant>) -> Event {
         let Some(queued) = &mut self.queued else {
-            if self.next <= Instant::now() {
+            let now = Instant::now();
+            if self.known.is_some() && until.is_some_and(|until| until <= now) {
+                return Event::Over;
+            }
+            if self.next <= now {
                 return Event::Ask;
             }
             return tokio::select! {
@@ -236,7 +240,12 @@ impl<'a> Wait<'a> {
         }
         let sent = Instant::now();
         let store = self.store;
-        let place = self.queued.as_ref().map(|queued| queued.place.clone());
+        let place = self.queued.as_ref().map(|queued| Place {
+            member: Arc::clone(&queued.member),
+            life_ms: millis_up(
+                longest_pause(queued.told, self.claim.ttl, store) * 3 + TICKET_SLACK,
+            ),
+        });
         let met = {
             let mut claimed = pin!(store.claim(self.claim, place.as_ref(), until));
             loop {
@@ -313,10 +322,8 @@ impl<'a> Wait<'a> {
             Some(channel) => format!("{token}:{claim_ms}:={channel}").into(),
             None => format!("{token}:{claim_ms}:~").into(),
         });
-        let longest = longest_pause(channel.is_some(), self.claim.ttl, self.store);
-        let life_ms = millis_up(longest * 3 + TICKET_SLACK);
         self.queued = Some(Queued {
-            place: Place { member, life_ms },
+            member,
             told: channel.is_some(),
             mail: connection.inbox().mailbox(self.claim.token),
             waiter: Waiter::default(),

@@ -53,9 +53,14 @@ if us <= tonumber(ARGV[2]) then
   for i = 1, count do
     local lock, queue, token = KEYS[2 * i], KEYS[2 * i + 1], ARGV[3 + i]
     local set = redis.pcall('SET', lock, token, 'NX', 'PX', ttl)
+    local waiting = set and set.ok and redis.pcall('EXISTS', queue)
     if set and set.err then
       answers[i + 1] = set
-    elseif set and redis.call('EXISTS', queue) == 0 then
+    elseif type(waiting) == 'table' then
+      -- Whether somebody waits may not be asked: so the lock may not be taken.
+      redis.call('DEL', lock)
+      answers[i + 1] = waiting
+    elseif waiting == 0 then
       answers[i + 1] = number
       number = number + 1
     else

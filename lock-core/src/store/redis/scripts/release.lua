@@ -22,7 +22,7 @@ for i = 1, count do
     if hold ~= '0' then
       -- Another value, so that late renewals, claims and releases of the token no longer match it.
       redis.call('SET', lock, '=' .. token, 'PX', hold)
-    elseif redis.call('EXISTS', queue) == 0 then
+    elseif redis.pcall('EXISTS', queue) ~= 1 then
       redis.call('DEL', lock)
     else
       local ok, given = pcall(hand_off, lock, queue)
