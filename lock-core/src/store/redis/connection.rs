@@ -395,23 +395,32 @@ impl Connection {
         let mut state = self.lock();
         if state.generation == generation {
             state.unanswered += 1;
-            if state.unanswered >= UNANSWERED_LIMIT && state.live.take().is_some() {
+            if state.unanswered >= UNANSWERED_LIMIT
+                && let Some(live) = state.live.take()
+            {
                 drop(state);
                 tracing::warn!(
                     target: "lock_core", server = %self.label,
                     "no answers on this connection; dialling a new one"
                 );
-                self.inbox.lost();
+                self.give_up(&live);
             }
         }
     }
 
     fn drop_connection(&self, generation: u64) {
         let mut state = self.lock();
-        if state.generation == generation && state.live.take().is_some() {
+        if state.generation == generation
+            && let Some(live) = state.live.take()
+        {
             drop(state);
-            self.inbox.lost();
+            self.give_up(&live);
         }
+    }
+
+    fn give_up(&self, live: &Live) {
+        live.lane.close();
+        self.inbox.lost();
     }
 
     pub(super) fn clock(&self) -> &ServerClock {

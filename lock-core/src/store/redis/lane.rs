@@ -42,8 +42,15 @@ struct Item {
     under_way: UnderWay,
 }
 
-/// With more in one call the server would work while we idle, and the other way round; the price of a call is small by then.
-const MOST: usize = 32;
+/// What may travel in one call: the price of a call is small by then, and the server does not keep its other clients waiting.
+const MOST: usize = 64;
+/// While so many calls are under way, what is asked is collected: the server works on one while we work on the answers to the
+/// other, and small calls grow together.
+const CALLS: usize = 2;
+/// Full ones need not grow.
+const FULL_CALLS: usize = 4;
+/// With no more than this under way there is nothing to collect, and nobody is held up.
+const FEW: usize = 4;
 
 impl Lane {
     pub(super) fn new(
@@ -88,15 +95,15 @@ impl Lane {
                 () = self.wake.notified() => {
                     // Behind the tasks that are ready now, some of which may have something to ask, too.
                     tokio::task::yield_now().await;
-                    for batch in self.take() {
-                        let mut call = Box::pin(self.deliver(batch));
-                        // Handed over here, since the order counts.
-                        if poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await.is_pending() {
-                            calls.push(call);
-                        }
-                    }
                 }
                 Some(()) = calls.next() => {}
+            }
+            while let Some(batch) = self.next_batch(calls.len()) {
+                let mut call = Box::pin(self.deliver(batch));
+                // Handed over here, since the order counts.
+                if poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await.is_pending() {
+                    calls.push(call);
+                }
             }
         }
     }
@@ -152,31 +159,38 @@ impl Lane {
         answers
     }
 
-    /// Whether it is the first one.
+    /// Whether the driver has to look at it.
     fn push(&self, item: Item) -> bool {
         let mut queue = self.lock();
         // Dropped if it is closed, which tells the one who asks.
         let Some(queue) = queue.as_mut() else { return false };
         queue.push(item);
-        queue.len() == 1
+        queue.len() == 1 || queue.len() == MOST
     }
 
-    /// What waits, in calls to be sent in this order. A release goes before a claim of another token for the same lock; it never
+    /// What goes next, with `calls` under way. A release goes before a claim of another token for the same lock; it never
     /// meets a claim of its own token, which is given up by then.
-    fn take(&self) -> Vec<Vec<Item>> {
-        let mut items = self.lock().as_mut().map(std::mem::take).unwrap_or_default();
-        items.retain(|item| !item.answer.is_closed());
-        items.sort_by_key(|item| item.ask.likeness());
-        let mut batches: Vec<Vec<Item>> = Vec::new();
-        for item in items {
-            match batches.last_mut() {
-                Some(batch) if batch.len() < MOST && batch[0].ask.goes_with(&item.ask) => {
-                    batch.push(item);
-                }
-                _ => batches.push(vec![item]),
-            }
+    fn next_batch(&self, calls: usize) -> Option<Vec<Item>> {
+        let mut queue = self.lock();
+        let queue = queue.as_mut()?;
+        queue.retain(|item| !item.answer.is_closed());
+        let may_go = calls < CALLS
+            || calls < FULL_CALLS && queue.len() >= MOST
+            || self.under_way.load(Ordering::Acquire) <= FEW;
+        if !may_go {
+            return None;
         }
-        batches
+        queue.sort_by_key(|item| item.ask.likeness());
+        let first = queue.first()?;
+        let alike = queue.iter().take(MOST).take_while(|item| first.ask.goes_with(&item.ask));
+        let count = alike.count();
+        Some(queue.drain(..count).collect())
+    }
+
+    /// Sends nothing more: the connection is given up. Those who wait to be sent are told.
+    pub(super) fn close(&self) {
+        let items = self.lock().take();
+        drop(items);
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Vec<Item>>> {
@@ -190,8 +204,7 @@ struct Closing<'a>(&'a Lane);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
-        let items = self.0.lock().take();
-        drop(items);
+        self.0.close();
     }
 }
 
