@@ -174,7 +174,9 @@ pub(super) fn command<'a>(asks: impl Iterator<Item = &'a Ask> + Clone, by: By) -
     }
     for ask in asks.clone() {
         cmd.arg(ask.name().as_str());
-        if queues {
+    }
+    if queues {
+        for ask in asks.clone() {
             cmd.arg(keys::queue(ask.name(), &mut buffer));
         }
     }

@@ -66,7 +66,7 @@ pub(super) struct Live {
     pub(super) generation: u64,
     /// Whether it may carry pushes.
     pub(super) resp3: bool,
-    lane: Arc<Lane>,
+    pub(super) lane: Arc<Lane>,
     runtime: Watch,
 }
 

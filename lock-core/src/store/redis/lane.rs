@@ -33,7 +33,7 @@ pub(super) struct Lane {
 }
 
 /// Something that was handed over and is not answered yet.
-struct UnderWay(Arc<Lane>);
+pub(super) struct UnderWay(Arc<Lane>);
 
 struct Item {
     ask: Ask,
@@ -49,6 +49,8 @@ const MOST: usize = 64;
 const CALLS: usize = 2;
 /// Full ones need not grow.
 const FULL_CALLS: usize = 4;
+/// A call of less is not full.
+const LEAST: usize = 8;
 /// With no more than this under way there is nothing to collect, and nobody is held up.
 const FEW: usize = 4;
 
@@ -84,6 +86,12 @@ impl Lane {
         }
         // Dropped without an answer only with the connection.
         answer.await.unwrap_or_else(|_| Err(Fault::gone()))
+    }
+
+    /// If nothing is under way: what is asked until this is dropped is collected.
+    pub(super) fn alone(self: &Arc<Self>) -> Option<UnderWay> {
+        let first = self.under_way.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
+        first.is_ok().then(|| UnderWay(Arc::clone(self)))
     }
 
     /// Sends what is collected, as long as it is polled.
@@ -174,15 +182,16 @@ impl Lane {
         let mut queue = self.lock();
         let queue = queue.as_mut()?;
         queue.retain(|item| !item.answer.is_closed());
-        let may_go = calls < CALLS
-            || calls < FULL_CALLS && queue.len() >= MOST
-            || self.under_way.load(Ordering::Acquire) <= FEW;
+        let under_way = self.under_way.load(Ordering::Acquire);
+        // A part of it, or all would soon travel in one call, and one side be idle while the other works.
+        let most = (under_way / CALLS).clamp(LEAST, MOST);
+        let may_go = calls < CALLS || calls < FULL_CALLS && queue.len() >= most || under_way <= FEW;
         if !may_go {
             return None;
         }
         queue.sort_by_key(|item| item.ask.likeness());
         let first = queue.first()?;
-        let alike = queue.iter().take(MOST).take_while(|item| first.ask.goes_with(&item.ask));
+        let alike = queue.iter().take(most).take_while(|item| first.ask.goes_with(&item.ask));
         let count = alike.count();
         Some(queue.drain(..count).collect())
     }

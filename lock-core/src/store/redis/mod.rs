@@ -45,7 +45,7 @@ use crate::token::Token;
 /// A user needs no more than this (for the namespace `lock`):
 ///
 /// ```text
-/// ACL SETUSER locker on >password ~lock:* resetchannels &lock:* +eval +evalsha +get +set +del +exists +pttl +pexpire +time +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zpopmin +publish +subscribe +info +ping +hello
+/// ACL SETUSER locker on >password ~lock:* resetchannels &lock:* +eval +evalsha +get +mget +set +del +exists +pttl +pexpire +time +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zpopmin +publish +subscribe +info +ping +hello
 /// ```
 ///
 /// # What it relies on
@@ -186,9 +186,10 @@ impl RedisStore {
         let live = connection.live(until).await?;
         let sent = Instant::now();
         let sent_us = connection.clock().latest_at(sent);
-        // If it is taken, the script tells for how long.
+        // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
         if !claim.fencing
             && place.is_none()
+            && let Some(_alone) = live.lane.alone()
             && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
             return Ok(granted);

@@ -1,6 +1,6 @@
 -- Takes each lock that is free, or ours already, and numbers the grant. A free lock with a queue goes to the first in line,
 -- whoever asks. A claim that names a member gets a place in the queue, or refreshes the one that it has.
--- KEYS: counter; for each claim: lock, queue.
+-- KEYS: counter; for each claim its lock; for each claim its queue.
 -- ARGV: ttl in ms; server time in us after which the claims are void; how long tickets are good in ms; for each claim its
 -- token; then, unless none wants a place, for each claim its member.
 -- {us} void: delivered too late, nothing was done. Else us and one answer for each claim:
@@ -50,21 +50,20 @@ local problem = begin()
 if problem then return problem end
 local answers = {us}
 if us <= tonumber(ARGV[2]) then
+  -- Asked once for all, before any is taken: where that is forbidden, no lock may be left behind.
+  local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))
+  if type(waiting) == 'table' then return waiting end
   for i = 1, count do
-    local lock, queue, token = KEYS[2 * i], KEYS[2 * i + 1], ARGV[3 + i]
+    local lock, token = KEYS[1 + i], ARGV[3 + i]
     local set = redis.pcall('SET', lock, token, 'NX', 'PX', ttl)
-    local waiting = set and set.ok and redis.pcall('EXISTS', queue)
     if set and set.err then
       answers[i + 1] = set
-    elseif type(waiting) == 'table' then
-      -- Whether somebody waits may not be asked: so the lock may not be taken.
-      redis.call('DEL', lock)
-      answers[i + 1] = waiting
-    elseif waiting == 0 then
+    elseif set and waiting == 0 then
       answers[i + 1] = number
       number = number + 1
     else
-      local ok, answer = pcall(queued, lock, queue, token, asks_for_place and ARGV[3 + count + i], set)
+      local member = asks_for_place and ARGV[3 + count + i]
+      local ok, answer = pcall(queued, lock, KEYS[1 + count + i], token, member, set)
       if not ok then
         -- Not ours unless it is on the record.
         if set then redis.call('DEL', lock) end

@@ -1,6 +1,6 @@
 -- Ends tokens: a lock that is ours goes to the first in line, or becomes free, or stays taken for a hold; and the
 -- token leaves the queue.
--- KEYS: counter; for each release: lock, queue.
+-- KEYS: counter; for each release its lock; for each release its queue.
 -- ARGV: hold in ms (0: give it on now); for each release its token; then, unless none has a place, for each its member.
 -- The server's time in us, or 0 if it was not needed, and one answer for each release:
 -- 1 it was ours   3 it was, before this call   0 nobody holds it   2 another holds it
@@ -14,8 +14,23 @@ local function hand_off(lock, queue)
 end
 
 local answers = {0}
-for i = 1, count do
-  local lock, queue, token = KEYS[2 * i], KEYS[2 * i + 1], ARGV[1 + i]
+
+-- Where nobody waits for any of them, those that are ours are freed together.
+local function free_together()
+  local holders = redis.pcall('MGET', unpack(KEYS, 2, 1 + count))
+  if holders.err then return end
+  local free = {}
+  for i = 1, count do
+    if holders[i] == ARGV[1 + i] then
+      answers[i + 1] = 1
+      free[#free + 1] = KEYS[1 + i]
+    end
+  end
+  if free[1] then redis.call('DEL', unpack(free)) end
+end
+
+local function release(i)
+  local lock, queue, token = KEYS[1 + i], KEYS[1 + count + i], ARGV[1 + i]
   local holder = redis.pcall('GET', lock)
   if holder == token then
     answers[i + 1] = 1
@@ -43,6 +58,11 @@ for i = 1, count do
       answers[i + 1] = holder and 2 or 0
     end
   end
+end
+
+if hold == '0' and redis.pcall('EXISTS', unpack(KEYS, 2 + count)) == 0 then free_together() end
+for i = 1, count do
+  if not answers[i + 1] then release(i) end
 end
 finish()
 return answers
