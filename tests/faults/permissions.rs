@@ -51,7 +51,9 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         set_user(&fewer);
         let () = server.cli("SCRIPT FLUSH");
         let (outcome, _) = within("an answer", ms(5_000), try_all(&url)).await;
-        let optional = ["+info", "+ping", "+hello", "+publish", "+subscribe"].contains(right);
+        // Without MGET, locks are freed one by one.
+        let optional =
+            ["+info", "+ping", "+hello", "+publish", "+subscribe", "+mget"].contains(right);
         match outcome {
             Ok(()) => assert!(optional, "{right} is not needed"),
             Err(error) => {
@@ -77,7 +79,7 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
     let error = client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.to_string().contains("permission"), "{error:?}");
-    assert!(server.calls("set") >= 2, "it was counted, and locked for a moment");
+    assert_eq!(server.calls("set"), 1, "it was counted, and nothing was locked even for a moment");
     assert!(!server.has("lock:k"));
     settled(&client).await;
 }
