@@ -308,7 +308,7 @@ impl Held {
 
     /// Whether what is due next is a renewal that may as well be sent a little earlier.
     pub(crate) fn is_renewed_regularly(&self) -> bool {
-        self.terms.renewal && self.with(|shared, _| shared.state.is_sure())
+        self.terms.renewal && self.with(|shared, _| shared.state.is_sure() && !shared.is_short)
     }
 
     /// What is left of the lease, or why it is over.

@@ -212,7 +212,7 @@ fn four_processes_of_sixteen_waiters_starve_each_other() {
 }
 
 /// Scripts that a store calls when it connects.
-const START_UP_CALLS: u64 = 6;
+const START_UP_CALLS: u64 = 7;
 
 /// One task each: every section is a hand-over between processes, for a claim and a release.
 #[test]

@@ -26,6 +26,8 @@ use tokio::time::advance;
 const TTL: Duration = Duration::from_secs(10);
 /// How long one grant of the store goes from hand to hand.
 const BUDGET: Duration = Duration::from_millis(5);
+/// By then a lease that was short is lengthened.
+const SOON: Duration = Duration::from_millis(60);
 
 type Lock = Pin<Box<dyn Future<Output = Result<MutexGuard, Error>> + Send>>;
 

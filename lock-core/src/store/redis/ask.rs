@@ -46,8 +46,7 @@ pub(super) struct Place {
     pub(super) life_ms: u64,
 }
 
-/// In which order things that are ready together are sent: what frees locks before what takes them.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Release,
     Claim,
@@ -99,8 +98,8 @@ impl Ask {
         self.likeness() == other.likeness() && self.namespace() == other.namespace()
     }
 
-    /// What things have in common that travel together. Those that come first are sent first.
-    pub(super) fn likeness(&self) -> (Kind, bool, u64) {
+    /// What things have in common that travel together.
+    fn likeness(&self) -> (Kind, bool, u64) {
         let shared = match self {
             Self::Claim { ttl_ms, .. } => *ttl_ms,
             Self::Release { hold_ms, .. } => *hold_ms,

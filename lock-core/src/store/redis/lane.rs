@@ -4,6 +4,7 @@
 //! who is alone is not delayed: only what is asked while other answers are awaited is collected, until the
 //! tasks that are ready now have had their turn.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{RedisError, Value};
 use tokio::sync::{Notify, oneshot};
 
-use super::ask::{self, Answer, Ask, By};
+use super::ask::{self, Answer, Ask, By, Kind};
 use super::connection::{Connection, Health};
 use super::error::Fault;
 use crate::time::{Instant, Late, timeout_at};
@@ -27,7 +28,7 @@ pub(super) struct Lane {
     owner: Weak<Connection>,
     generation: u64,
     /// `None` once nobody sends it any more.
-    queue: Mutex<Option<Vec<Item>>>,
+    queue: Mutex<Option<Queue>>,
     wake: Notify,
     under_way: AtomicUsize,
 }
@@ -42,6 +43,16 @@ struct Item {
     under_way: UnderWay,
 }
 
+/// What waits to be sent, in the order in which it was asked.
+///
+/// A release goes before a claim of another token for the same lock; it never meets a claim of its own token, which is given up
+/// by then. Releases keep nobody from being served for long: there are no more of them than claims that were.
+#[derive(Default)]
+struct Queue {
+    releases: VecDeque<Item>,
+    others: VecDeque<Item>,
+}
+
 /// What may travel in one call: the price of a call is small by then, and the server does not keep its other clients waiting.
 const MOST: usize = 64;
 /// While so many calls are under way, what is asked is collected: the server works on one while we work on the answers to the
@@ -51,6 +62,8 @@ const CALLS: usize = 2;
 const FULL_CALLS: usize = 4;
 /// A call of less is not full.
 const LEAST: usize = 8;
+/// Behind so many that cannot travel with the first, nobody is looked for who can.
+const SEARCH: usize = 256;
 /// With no more than this under way there is nothing to collect, and nobody is held up.
 const FEW: usize = 4;
 
@@ -64,7 +77,7 @@ impl Lane {
             connection,
             owner,
             generation,
-            queue: Mutex::new(Some(Vec::new())),
+            queue: Mutex::new(Some(Queue::default())),
             wake: Notify::new(),
             under_way: AtomicUsize::new(0),
         }
@@ -172,16 +185,18 @@ impl Lane {
         let mut queue = self.lock();
         // Dropped if it is closed, which tells the one who asks.
         let Some(queue) = queue.as_mut() else { return false };
-        queue.push(item);
-        queue.len() == 1 || queue.len() == MOST
+        match item.ask.kind() {
+            Kind::Release => queue.releases.push_back(item),
+            Kind::Claim | Kind::Renew => queue.others.push_back(item),
+        }
+        let len = queue.len();
+        len == 1 || len == MOST
     }
 
-    /// What goes next, with `calls` under way. A release goes before a claim of another token for the same lock; it never
-    /// meets a claim of its own token, which is given up by then.
+    /// What goes next, with `calls` under way.
     fn next_batch(&self, calls: usize) -> Option<Vec<Item>> {
         let mut queue = self.lock();
         let queue = queue.as_mut()?;
-        queue.retain(|item| !item.answer.is_closed());
         let under_way = self.under_way.load(Ordering::Acquire);
         // A part of it, or all would soon travel in one call, and one side be idle while the other works.
         let most = (under_way / CALLS).clamp(LEAST, MOST);
@@ -189,11 +204,8 @@ impl Lane {
         if !may_go {
             return None;
         }
-        queue.sort_by_key(|item| item.ask.likeness());
-        let first = queue.first()?;
-        let alike = queue.iter().take(most).take_while(|item| first.ask.goes_with(&item.ask));
-        let count = alike.count();
-        Some(queue.drain(..count).collect())
+        let releases = take_alike(&mut queue.releases, most);
+        releases.or_else(|| take_alike(&mut queue.others, most))
     }
 
     /// Sends nothing more: the connection is given up. Those who wait to be sent are told.
@@ -202,7 +214,7 @@ impl Lane {
         drop(items);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Item>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Queue>> {
         // Nothing that holds this lock panics.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -232,6 +244,32 @@ async fn ask_alone(under_way: UnderWay, ask: Ask) -> Result<Answer, Fault> {
     }
     let (us, mut answers) = answers?;
     answers.pop().ok_or(Fault::Garbled).and_then(|answer| Answer::of(us, answer))
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.releases.len() + self.others.len()
+    }
+}
+
+/// The first of `items` whose answer is still awaited, and those that can travel with it, `most` in all.
+fn take_alike(items: &mut VecDeque<Item>, most: usize) -> Option<Vec<Item>> {
+    let mut batch: Vec<Item> = Vec::new();
+    let mut passed = Vec::new();
+    while batch.len() < most && passed.len() < SEARCH {
+        let Some(item) = items.pop_front() else { break };
+        if item.answer.is_closed() {
+            continue;
+        }
+        match batch.first() {
+            Some(first) if !first.ask.goes_with(&item.ask) => passed.push(item),
+            _ => batch.push(item),
+        }
+    }
+    for item in passed.into_iter().rev() {
+        items.push_front(item);
+    }
+    (!batch.is_empty()).then_some(batch)
 }
 
 impl AsRef<Ask> for Item {

@@ -144,7 +144,9 @@ impl RedisStore {
         let outcome = async {
             ask(claim(token, None)).await?;
             ask(Ask::Renew { name: name.clone(), token, ttl_ms: 2_000 }).await?;
-            ask(claim(next, Some(Place { member: Arc::clone(&member), life_ms: 1_000 }))).await?;
+            let place = Place { member: Arc::clone(&member), life_ms: 1_000 };
+            ask(claim(next, Some(place.clone()))).await?;
+            ask(claim(next, Some(place))).await?;
             // Free, with a queue: whoever asks hands it over.
             delete(name.as_str()).await?;
             ask(claim(token, None)).await?;

@@ -34,16 +34,20 @@ local function queued(lock, queue, token, member, taken)
     '^=?%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$') and 1 or 0
   if not member then return {0, left, ours} end
   line.forget_expired(64)
-  local ticket = redis.call('ZSCORE', queue, member)
-  if not ticket then
-    ticket = string.format('%.0f', number)
+  local ticket = number
+  if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) == 1 then
     number = number + 1
-    redis.call('ZADD', queue, ticket, member)
+  else
+    ticket = tonumber(redis.call('ZSCORE', queue, member))
   end
   redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
-  redis.call('PEXPIRE', queue, 120000)
-  redis.call('PEXPIRE', line.alive, 120000)
-  return {2, left, ours, tonumber(ticket), redis.call('ZRANK', queue, member)}
+  local place = redis.call('ZRANK', queue, member)
+  -- Whoever is first asks often, and a queue begins with it.
+  if place == 0 then
+    redis.call('PEXPIRE', queue, 120000)
+    redis.call('PEXPIRE', line.alive, 120000)
+  end
+  return {2, left, ours, ticket, place}
 end
 
 local problem = begin()

@@ -14,6 +14,9 @@ local function hand_off(lock, queue)
 end
 
 local answers = {0}
+-- How many of the queues there are. Where that may not be asked, there are none.
+local waiting = hold == '0' and redis.pcall('EXISTS', unpack(KEYS, 2 + count))
+if type(waiting) ~= 'number' then waiting = 0 end
 
 -- Where nobody waits for any of them, those that are ours are freed together.
 local function free_together()
@@ -37,7 +40,7 @@ local function release(i)
     if hold ~= '0' then
       -- Another value, so that late renewals, claims and releases of the token no longer match it.
       redis.call('SET', lock, '=' .. token, 'PX', hold)
-    elseif redis.pcall('EXISTS', queue) ~= 1 then
+    elseif waiting < count and redis.pcall('EXISTS', queue) ~= 1 then
       redis.call('DEL', lock)
     else
       local ok, given = pcall(hand_off, lock, queue)
@@ -60,7 +63,7 @@ local function release(i)
   end
 end
 
-if hold == '0' and redis.pcall('EXISTS', unpack(KEYS, 2 + count)) == 0 then free_together() end
+if hold == '0' and waiting == 0 then free_together() end
 for i = 1, count do
   if not answers[i + 1] then release(i) end
 end
