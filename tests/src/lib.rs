@@ -25,6 +25,7 @@
     let_underscore_drop
 )]
 
+mod experiment;
 pub mod history;
 mod process;
 mod proxy;
@@ -35,6 +36,7 @@ mod server;
 mod trace;
 mod wait;
 
+pub use self::experiment::{Experiment, REPORT};
 pub use self::process::{Signal, send_signal};
 pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};
 pub use self::server::{Cli, RedisServer, free_port};
