@@ -23,5 +23,6 @@ mod queue;
 mod release;
 mod renewal;
 mod stale_grant;
+mod table;
 mod upheaval;
 mod waiting;
