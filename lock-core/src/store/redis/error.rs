@@ -45,11 +45,6 @@ impl Fault {
         matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
     }
 
-    /// Whether the server has dealt with the command.
-    pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Garbled)
-    }
-
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
     pub(super) fn is_wrong_type(&self) -> bool {
         matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
