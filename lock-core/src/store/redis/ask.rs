@@ -252,7 +252,7 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
     };
     let items = match value {
         Nil => return Ok(Claimed::Void { us }),
-        Int(fence) => return Ok(Claimed::Granted { us, fence: positive(*fence)? }),
+        Int(fence) => return Ok(Claimed::Granted { us, fence: minted(*fence)? }),
         Array(items) => items.as_slice(),
         _ => return Err(Fault::Garbled),
     };
@@ -260,7 +260,7 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
         [Int(2), Int(left), Int(ours), Int(ticket), Int(place)] => Ok(Claimed::Queued {
             us,
             taken: taken(left, ours),
-            ticket: positive(ticket)?,
+            ticket: minted(ticket)?,
             place: place.unsigned_abs(),
         }),
         [Int(0), Int(left), Int(ours)] => Ok(Claimed::Busy { us, taken: taken(left, ours) }),
@@ -279,6 +279,8 @@ pub(super) fn released(answer: &Answer) -> Result<(ReleaseOutcome, Option<u64>),
     Ok((outcome, (answer.us > 0).then_some(answer.us)))
 }
 
-fn positive(number: i64) -> Result<u64, Fault> {
-    if number > 0 { Ok(number.unsigned_abs()) } else { Err(Fault::Garbled) }
+/// A number that the script may have minted. Fencing tokens have no room for larger ones.
+fn minted(number: i64) -> Result<u64, Fault> {
+    const LARGEST: i64 = 1 << 53;
+    if (1..=LARGEST).contains(&number) { Ok(number.unsigned_abs()) } else { Err(Fault::Garbled) }
 }
