@@ -90,9 +90,10 @@ pub(super) enum Health {
 impl Health {
     pub(super) fn of<T>(answer: &Result<T, Fault>) -> Self {
         match answer {
-            Ok(_) | Err(Fault::Refused(_) | Fault::Garbled) => Self::Answered,
+            Ok(_) | Err(Fault::Refused(_)) => Self::Answered,
             Err(Fault::Silent(_)) => Self::Silent,
-            Err(Fault::Broken(_) | Fault::NotSent(_)) => Self::Broken,
+            // Where answers are garbled, later ones may be those to something else.
+            Err(Fault::Broken(_) | Fault::NotSent(_) | Fault::Garbled) => Self::Broken,
         }
     }
 
