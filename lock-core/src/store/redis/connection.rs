@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
-use super::error::Fault;
+use super::error::{Fault, is_about_password};
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
@@ -225,10 +225,17 @@ impl Connection {
         let time = time.map_err(|Late| self.no_connection(timed_out()))?;
         match time.and_then(Value::extract_error) {
             Ok(time) => {
-                let us = time_us(&time).ok_or_else(|| Error::from(Fault::Garbled))?;
-                self.clock.saw(us, sent);
+                let garbled =
+                    || Error::plain(ErrorKind::Unavailable, "redis does not tell its time");
+                self.clock.saw(time_us(&time).ok_or_else(garbled)?, sent);
             }
-            Err(error) => return Err(Fault::of(error).into()),
+            // The server's own words tell more than that there is no connection.
+            Err(error) => {
+                return Err(match Fault::of(error.clone()) {
+                    fault @ Fault::Refused(_) => fault.into(),
+                    _ => self.no_connection(error),
+                });
+            }
         }
         let mut state = self.lock();
         state.generation += 1;
@@ -481,12 +488,6 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("server", &self.label).finish_non_exhaustive()
     }
-}
-
-/// The handshake reports every refused user name or password as this.
-fn is_about_password(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 fn timed_out() -> std::io::Error {

@@ -56,7 +56,12 @@ impl Fault {
             Self::Refused(error) => {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
             }
-            Self::NotSent(_) | Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+            Self::NotSent(error) => {
+                let source =
+                    std::error::Error::source(error).and_then(|error| error.downcast_ref());
+                source.is_some_and(is_about_password)
+            }
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
     }
 
@@ -102,6 +107,12 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
         return Some(code);
     }
     IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+}
+
+/// Whether the user is not let in. The handshake reports every refused user name or password as the first of these.
+pub(super) fn is_about_password(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 /// Whether a permission is missing for a key rather than for a command.

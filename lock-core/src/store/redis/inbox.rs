@@ -39,6 +39,8 @@ struct State {
     lines: HashMap<Arc<str>, Line>,
     /// The second connection, where RESP3 is refused.
     subscriber: Option<Subscriber>,
+    /// Subscriptions in a row that broke their connection.
+    broken: u32,
     warned: bool,
 }
 
@@ -57,6 +59,9 @@ enum Line {
 
 /// After a subscription that nobody confirmed, which costs the connection.
 const UNCONFIRMED_PAUSE: Duration = Duration::from_secs(60);
+
+/// This many subscriptions in a row that break their connection are no outage.
+const BROKEN_LIMIT: u32 = 2;
 
 /// A second connection that only listens.
 struct Subscriber {
@@ -178,7 +183,10 @@ impl Inbox {
         };
         let until = if live.resp3 { connection.patience(None) } else { connection.one_call() };
         let line = match timeout_at(until, subscribed).await {
-            Ok(Ok(())) => self.try_out(connection, live, &channel).await?,
+            Ok(Ok(())) => {
+                self.lock().broken = 0;
+                self.try_out(connection, live, &channel).await?
+            }
             Ok(Err(error)) => match Fault::of(error) {
                 Fault::Refused(error) => {
                     self.warn(connection.label(), &error.to_string());
@@ -186,7 +194,11 @@ impl Inbox {
                 }
                 fault => {
                     connection.note(live.generation, Health::Broken);
-                    return Err(fault);
+                    if !self.breaks_again() {
+                        return Err(fault);
+                    }
+                    self.warn(connection.label(), "the connection breaks when it subscribes");
+                    Line::Unconfirmed(Instant::now().saturating_add(UNCONFIRMED_PAUSE))
                 }
             },
             Err(Late) => {
@@ -198,6 +210,13 @@ impl Inbox {
         };
         self.lock().lines.insert(namespace, line);
         Ok(matches!(line, Line::Pushed(_) | Line::Subscribed))
+    }
+
+    /// Counts a subscription that broke its connection. Some proxies close it at a command that they do not know.
+    fn breaks_again(&self) -> bool {
+        let mut state = self.lock();
+        state.broken = (state.broken + 1) % BROKEN_LIMIT;
+        state.broken == 0
     }
 
     /// Sends a message that nobody hears: where we may not publish, neither may those whose releases are to be heard of.
