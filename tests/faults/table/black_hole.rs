@@ -67,7 +67,7 @@ async fn a_black_hole_is_left_within_two_seconds() {
     let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     for trial in 0..dose(3) {
         let key = format!("k{trial}");
-        assert_eq!(proxy.black_hole(), 1);
+        assert!(proxy.black_hole() > 0);
         let begun = Instant::now();
         let mut unknown = 0;
         loop {
@@ -85,6 +85,7 @@ async fn a_black_hole_is_left_within_two_seconds() {
         experiment.saw("connections replaced", 1);
     }
     lock_core::testing::settled(&client).await;
+    eventually("one connection is left", ms(10_000), || server.clients() == 1).await;
     assert!(server.remains().is_empty());
     experiment.finish();
 }

@@ -57,10 +57,16 @@ pub(super) enum Class {
     Harmless,
     /// It gets none, and the connection stays open.
     Silence,
+    /// Nor can it have another connection.
+    Darkness,
     /// The connection ends before the answer.
     Break,
+    /// The answer is none by the protocol.
+    Nonsense,
     /// Nothing was done, and that is certain. The same may be done later.
     NotNow,
+    /// That is said, though something was done.
+    HalfDone,
     /// Nothing was done, nor will be until somebody changes the configuration.
     Forbidden,
     /// Nor can it be by this user.
@@ -118,7 +124,7 @@ const ERRORS: [&str; 25] = [
 ];
 
 /// What no script of ours answers, nor any command that we send.
-const ODD: [Odd; 36] = [
+const ODD: [Odd; 39] = [
     Odd::garbage("no bulk string", || b"$-1\r\n".into()),
     Odd::garbage("no array", || b"*-1\r\n".into()),
     Odd::garbage("null", || b"_\r\n".into()),
@@ -168,12 +174,15 @@ const ODD: [Odd; 36] = [
         bytes.extend(b"\r\n");
         bytes
     }),
+    Odd::of(Class::HalfDone, "an error behind the deed", || b"-ERR in the middle\r\n".into()),
+    Odd::of(Class::HalfDone, "no memory behind the deed", || b"-OOM in the middle\r\n".into()),
+    Odd::of(Class::HalfDone, "a bulk error", || b"!13\r\nERR no matter\r\n".into()),
     Odd::of(Class::Silence, "a bulk string that does not end", || b"$1000000\r\nno more".into()),
     Odd::of(Class::Silence, "an array that does not end", || b"*9\r\n:1\r\n".into()),
     Odd::of(Class::Silence, "a line that does not end", || b"+OK".into()),
-    Odd::of(Class::Break, "no type", || b"?what\r\n".into()),
-    Odd::of(Class::Break, "no length", || b"$x\r\n".into()),
-    Odd::of(Class::Break, "HTTP", || b"HTTP/1.1 400 Bad Request\r\n\r\n".into()),
+    Odd::of(Class::Nonsense, "no type", || b"?what\r\n".into()),
+    Odd::of(Class::Nonsense, "no length", || b"$x\r\n".into()),
+    Odd::of(Class::Nonsense, "HTTP", || b"HTTP/1.1 400 Bad Request\r\n\r\n".into()),
 ];
 
 impl Odd {
@@ -184,7 +193,6 @@ impl Odd {
     const fn of(class: Class, name: &'static str, make: fn() -> Vec<u8>) -> Self {
         Self { name, make, class }
     }
-
 }
 
 impl fmt::Debug for Odd {
@@ -231,8 +239,8 @@ impl Fault {
             | Self::LoseReply
             | Self::DelayRequest
             | Self::DelayReply
-            | Self::Stray
-            | Self::BlackHole => Class::Silence,
+            | Self::Stray => Class::Silence,
+            Self::BlackHole => Class::Darkness,
             Self::Double | Self::Slice => Class::Harmless,
             Self::CloseBefore
             | Self::CloseAfter

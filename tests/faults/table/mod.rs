@@ -22,6 +22,9 @@ use lock_tests::{
     Experiment, Gate, Proxy, RedisServer, Rule, client, dose, eventually, ms, within,
 };
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
 use self::fault::{Class, Fault};
 use self::operation::{End, Operation, SHORT_TTL, store};
 
@@ -148,7 +151,7 @@ impl Bench {
             // Ours: it is reported, or was no one's fault.
             panics().fetch_sub(1, Ordering::AcqRel);
             let stalled = self.stalled.get().is_some_and(|at| at >= begun);
-            if !stalled || attempt == 3 {
+            if !stalled || attempt == 5 {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
                 return Err(text.unwrap_or_default());
@@ -157,11 +160,16 @@ impl Bench {
         }
     }
 
-    /// Looks out for times when nothing ran.
+    /// Looks out for times when we, the proxy or the server did not run.
     async fn pulse(&self) {
+        let proxy = Proxy::to(&self.server);
+        let address = proxy.url().replace("redis://", "").replace('/', "");
+        let mut stream = TcpStream::connect(address).await.unwrap();
         loop {
             let begun = Instant::now();
             tokio::time::sleep(ms(10)).await;
+            stream.write_all(b"*1\r\n$4\r\nPING\r\n").await.unwrap();
+            let _: usize = stream.read_exact(&mut [0; 7]).await.unwrap();
             if begun.elapsed() > STALL {
                 self.stalled.set(Some(Instant::now()));
             }
@@ -182,8 +190,9 @@ impl Bench {
         let holder = if operation.queues() { &self.other } else { &client };
         let mut held = Vec::new();
         if operation.queues() || operation.holds() {
-            for key in keys {
-                held.push(holder.mutex(key).lock().await.unwrap());
+            let lock = |key| holder.mutex(key).lock();
+            for guard in join_all(keys.iter().map(lock)).await {
+                held.push(guard.unwrap());
             }
         }
         if operation == Operation::Queue {
@@ -247,7 +256,10 @@ impl Bench {
         gate.open();
         for key in keys {
             let free = self.other.mutex(key).with_wait(FREE_WITHIN).lock().await;
-            let free = free.unwrap_or_else(|error| panic!("held by nobody: {error:?}"));
+            let left = || self.server.pttl(&format!("lock:{key}"));
+            let free = free.unwrap_or_else(|error| {
+                panic!("held by nobody for {} ms more: {error:?}", left());
+            });
             free.release().await.unwrap();
         }
         if operation.checks() {
@@ -267,8 +279,15 @@ impl Bench {
 
     /// Locks, lengthens and releases.
     async fn works(&self, client: &LockClient, key: &str) {
-        let guard = client.mutex(key).with_wait(ms(8_000)).lock().await;
-        let guard = guard.unwrap_or_else(|error| panic!("it does not work: {error:?}"));
+        let begun = Instant::now();
+        let guard = loop {
+            // An answer that was cut off spoils the next one.
+            match client.mutex(key).try_lock().await {
+                Ok(Some(guard)) => break guard,
+                other if begun.elapsed() > ms(8_000) => panic!("it does not work: {other:?}"),
+                _ => tokio::time::sleep(ms(50)).await,
+            }
+        };
         guard.extend(ms(65_000)).await.unwrap();
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
     }

@@ -162,8 +162,8 @@ impl Operation {
     /// How it may end.
     pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
         use Class::{
-            Break, Forbidden, Garbage, Harmless, NoSuchUser, NotNow, Silence, UnknownScript,
-            WrongType,
+            Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, NoSuchUser, Nonsense, NotNow,
+            Silence, UnknownScript, WrongType,
         };
         use End::{Done, Lost, NotInTime, Unavailable, Unknown, WrongKind};
         use LostReason::{Expired, TakenByOther};
@@ -175,6 +175,17 @@ impl Operation {
 
         match (self, class, times) {
             (_, Harmless, _) => &[Done],
+            // To those who asked it is an error as any other, but for the one who tells when it was done.
+            (Release, HalfDone, Times::Once) => &[Done, NotInTime(Released::Expired)],
+            (_, HalfDone, _) => self.allowed(NotNow, times),
+            // Some garbage is as good as an answer that is not looked at.
+            (Greet, Nonsense, _) => &[Done],
+            (CheckInfo, Nonsense, _) => &[Unknown],
+            (_, Nonsense, _) => self.allowed(Break, times),
+            // Not even connected, so nothing was asked.
+            (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Darkness, _) => &[Unavailable],
+            (Subscribe, Darkness, Always) => &[Unknown, Unavailable],
+            (_, Darkness, _) => self.allowed(Silence, times),
 
             // One claim, and one more if the connection breaks.
             (TryLock, Break | UnknownScript, Once) => &[Done],
