@@ -1,8 +1,7 @@
 //! Things that are asked at the same time travel together: many in one call of a script.
 //!
 //! Entering Lua, reading the clock and minting cost the server more than the lock itself, and are paid once for each call. One
-//! who is alone is not delayed: only what is asked while other answers are awaited is collected, until the
-//! tasks that are ready now have had their turn.
+//! who is alone is not delayed, nor are a few: only what is asked while two calls are under way is collected.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
