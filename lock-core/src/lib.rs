@@ -114,6 +114,7 @@ mod mutex;
 mod options;
 #[doc(hidden)]
 pub mod private;
+mod random;
 mod registry;
 mod scope;
 pub mod store;
