@@ -332,23 +332,26 @@ fn panics() -> &'static AtomicUsize {
     counter(std::thread::current().name().unwrap_or_default(), true).unwrap()
 }
 
-/// The part of the table that is about one operation.
+/// The part of the table that is about one operation. All of it takes a dose of 4; a smaller one tries each fault once, and some
+/// without end.
 async fn table(operation: Operation, name: &'static str) {
     let cell = |fault, times| Cell { operation, fault, times, width: 1 };
-    let both = |fault| [cell(fault, Times::Once), cell(fault, Times::Always)];
+    let endless = |faults: Vec<Fault>| {
+        let some = faults.clone().into_iter().step_by(4_usize.div_ceil(dose(1)));
+        let once = faults.into_iter().map(|fault| cell(fault, Times::Once));
+        once.chain(some.map(|fault| cell(fault, Times::Always))).collect::<Vec<_>>()
+    };
     let bench = Bench::new().await;
 
     let len = bench.reply_len(operation).await;
     assert!(len > 0, "nothing to cut");
     let cuts = (0..len).step_by(len.div_ceil(dose(64))).map(Fault::Truncate);
-    let cells = Fault::transport().flat_map(both).chain(cuts.map(|cut| cell(cut, Times::Once)));
-    report(28, name, "lost, late, doubled, cut, reset", bench.try_all(cells).await);
-    report(
-        29,
-        name,
-        "each error, odd replies",
-        bench.try_all(Fault::replies().flat_map(both)).await,
-    );
+    let cuts = cuts.map(|cut| cell(cut, Times::Once));
+    let cells = endless(Fault::transport().collect()).into_iter().chain(cuts);
+    let faults = "network: each request or reply lost, late, doubled, cut, reset";
+    report(28, name, faults, bench.try_all(cells).await);
+    let replies = endless(Fault::replies().collect());
+    report(29, name, "server: each error, odd replies", bench.try_all(replies).await);
 }
 
 fn report(number: u32, name: &'static str, fault: &'static str, tally: Tally) {
