@@ -176,7 +176,7 @@ impl Operation {
         match (self, class, times) {
             (_, Harmless, _) => &[Done],
             // To those who asked it is an error as any other, but for the one who tells when it was done.
-            (Release, HalfDone, Times::Once) => &[Done, NotInTime(Released::Expired)],
+            (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
             (_, HalfDone, _) => self.allowed(NotNow, times),
             // Some garbage is as good as an answer that is not looked at.
             (Greet, Nonsense, _) => &[Done],
@@ -226,6 +226,8 @@ impl Operation {
             (Greet, NotNow | Forbidden | WrongType | UnknownScript, _) => &[Done],
             (Greet, Garbage, _) => &[Done],
             (AskTime, NoSuchUser, _) => &[Unavailable],
+            // Two numbers are a time, and a false one is found out by the first claim.
+            (AskTime, Garbage, Always) => &[Unavailable, Done],
             (Greet | AskTime, _, Once) => &[Done],
             (Greet | AskTime, _, Always) => &[Unavailable],
 

@@ -71,6 +71,8 @@ pub(super) struct Taken {
     pub(super) by_ours: bool,
 }
 
+/// The scripts mint none beyond this, and fencing tokens have no room for much larger ones.
+pub(super) const LARGEST_NUMBER: u64 = 1 << 53;
 /// Room for a name and its companions, a token and numbers.
 const TYPICAL_LEN: usize = 320;
 
@@ -279,8 +281,8 @@ pub(super) fn released(answer: &Answer) -> Result<(ReleaseOutcome, Option<u64>),
     Ok((outcome, (answer.us > 0).then_some(answer.us)))
 }
 
-/// A number that the script may have minted. Fencing tokens have no room for larger ones.
+/// A number that the script may have minted.
 fn minted(number: i64) -> Result<u64, Fault> {
-    const LARGEST: i64 = 1 << 53;
-    if (1..=LARGEST).contains(&number) { Ok(number.unsigned_abs()) } else { Err(Fault::Garbled) }
+    let number = u64::try_from(number).ok().filter(|number| (1..=LARGEST_NUMBER).contains(number));
+    number.ok_or(Fault::Garbled)
 }

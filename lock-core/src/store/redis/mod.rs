@@ -9,6 +9,8 @@ mod error;
 mod inbox;
 mod keys;
 mod lane;
+#[cfg(feature = "test-util")]
+mod reading;
 mod scripts;
 mod traces;
 mod wait;
@@ -27,6 +29,8 @@ use self::connection::{Connection, Live};
 #[cfg(feature = "test-util")]
 pub use self::connector::{Connector, Socket};
 use self::error::Fault;
+#[cfg(feature = "test-util")]
+pub use self::reading::{Reading, read_reply};
 use self::wait::Contended;
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
