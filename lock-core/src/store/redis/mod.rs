@@ -195,6 +195,7 @@ impl RedisStore {
         // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
         if !claim.fencing
             && place.is_none()
+            && !connection.traces().has(claim.token)
             && let Some(_alone) = live.lane.alone()
             && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
