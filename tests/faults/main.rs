@@ -24,5 +24,6 @@ mod queue;
 mod release;
 mod renewal;
 mod stale_grant;
+mod table;
 mod upheaval;
 mod waiting;

@@ -71,6 +71,8 @@ pub(super) struct Taken {
     pub(super) by_ours: bool,
 }
 
+/// The scripts mint none beyond this, and fencing tokens have no room for much larger ones.
+pub(super) const LARGEST_NUMBER: u64 = 1 << 53;
 /// Room for a name and its companions, a token and numbers.
 const TYPICAL_LEN: usize = 320;
 
@@ -234,7 +236,7 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
     };
     let items = match value {
         Int(-1) => return Ok(Claimed::Void { us }),
-        Int(fence) => return Ok(Claimed::Granted { us, fence: positive(*fence)? }),
+        Int(fence) => return Ok(Claimed::Granted { us, fence: minted(*fence)? }),
         Array(items) => items.as_slice(),
         _ => return Err(Fault::Garbled),
     };
@@ -242,7 +244,7 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
         [Int(2), Int(left), Int(ours), Int(ticket), Int(place)] => Ok(Claimed::Queued {
             us,
             taken: taken(left, ours),
-            ticket: positive(ticket)?,
+            ticket: minted(ticket)?,
             place: place.unsigned_abs(),
         }),
         [Int(0), Int(left), Int(ours)] => Ok(Claimed::Busy { us, taken: taken(left, ours) }),
@@ -261,6 +263,8 @@ pub(super) fn released(answer: &Answer) -> Result<(ReleaseOutcome, Option<u64>),
     Ok((outcome, (answer.us > 0).then_some(answer.us)))
 }
 
-fn positive(number: i64) -> Result<u64, Fault> {
-    if number > 0 { Ok(number.unsigned_abs()) } else { Err(Fault::Garbled) }
+/// A number that the script may have minted.
+fn minted(number: i64) -> Result<u64, Fault> {
+    let number = u64::try_from(number).ok().filter(|number| (1..=LARGEST_NUMBER).contains(number));
+    number.ok_or(Fault::Garbled)
 }

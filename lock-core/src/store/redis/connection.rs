@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
 use super::connector::{Dialer, Wire};
-use super::error::Fault;
+use super::error::{Fault, is_about_password};
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
@@ -86,9 +86,10 @@ pub(super) enum Health {
 impl Health {
     pub(super) fn of<T>(answer: &Result<T, Fault>) -> Self {
         match answer {
-            Ok(_) | Err(Fault::Refused(_) | Fault::Garbled) => Self::Answered,
+            Ok(_) | Err(Fault::Refused(_)) => Self::Answered,
             Err(Fault::Silent(_)) => Self::Silent,
-            Err(Fault::Broken(_) | Fault::NotSent(_)) => Self::Broken,
+            // Where answers are garbled, later ones may be those to something else.
+            Err(Fault::Broken(_) | Fault::NotSent(_) | Fault::Garbled) => Self::Broken,
         }
     }
 }
@@ -209,10 +210,17 @@ impl Connection {
         let time = time.map_err(|Late| self.no_connection(timed_out()))?;
         match time.and_then(Value::extract_error) {
             Ok(time) => {
-                let us = time_us(&time).ok_or_else(|| Error::from(Fault::Garbled))?;
-                self.clock.saw(us, sent);
+                let garbled =
+                    || Error::plain(ErrorKind::Unavailable, "redis does not tell its time");
+                self.clock.saw(time_us(&time).ok_or_else(garbled)?, sent);
             }
-            Err(error) => return Err(Fault::of(error).into()),
+            // The server's own words tell more than that there is no connection.
+            Err(error) => {
+                return Err(match Fault::of(error.clone()) {
+                    fault @ Fault::Refused(_) => fault.into(),
+                    _ => self.no_connection(error),
+                });
+            }
         }
         let mut state = self.lock();
         state.generation += 1;
@@ -458,12 +466,6 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("server", &self.label).finish_non_exhaustive()
     }
-}
-
-/// The handshake reports every refused user name or password as this.
-fn is_about_password(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 fn timed_out() -> std::io::Error {

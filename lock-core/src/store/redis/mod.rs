@@ -9,6 +9,8 @@ mod error;
 mod inbox;
 mod keys;
 mod lane;
+#[cfg(feature = "test-util")]
+mod reading;
 mod scripts;
 mod traces;
 mod wait;
@@ -27,6 +29,8 @@ use self::connection::{Connection, Live};
 #[cfg(feature = "test-util")]
 pub use self::connector::{Connector, Socket};
 use self::error::Fault;
+#[cfg(feature = "test-util")]
+pub use self::reading::{Reading, read_reply};
 use self::wait::Contended;
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
@@ -218,12 +222,9 @@ impl RedisStore {
             place: place.cloned(),
         };
         let answer = connection.ask(&live, ask, until).await;
-        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
-            flight.answered();
-        } else {
-            drop(flight);
-        }
-        let claimed = ask::claimed(&answer?)?;
+        let claimed = answer.and_then(|answer| ask::claimed(&answer));
+        flight.ended(&claimed);
+        let claimed = claimed?;
         let (Claimed::Granted { us, .. }
         | Claimed::Queued { us, .. }
         | Claimed::Busy { us, .. }
@@ -249,16 +250,13 @@ impl RedisStore {
         set.arg("SET").arg(claim.name.as_str()).arg(claim.token.encode(&mut text));
         set.arg("NX").arg("PX").arg(millis_up(claim.ttl));
         let answer = self.connection.send(live, &set, until).await;
-        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
-            flight.answered();
-        } else {
-            drop(flight);
-        }
-        match answer? {
+        let claimed = answer.and_then(|answer| match answer {
             Value::Okay => Ok(Some(Claimed::Granted { us: sent_us, fence: 0 })),
             Value::Nil => Ok(None),
             _ => Err(Fault::Garbled),
-        }
+        });
+        flight.ended(&claimed);
+        claimed
     }
 
     /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
