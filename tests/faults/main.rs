@@ -15,6 +15,7 @@ mod handed;
 mod harness;
 mod inbox;
 mod keys;
+mod lane;
 mod lifecycle;
 mod locked_functions;
 mod observed;

@@ -92,10 +92,6 @@ impl Health {
             Err(Fault::Broken(_) | Fault::NotSent(_) | Fault::Garbled) => Self::Broken,
         }
     }
-
-    fn of_silence(patience: Duration, request_timeout: Duration) -> Self {
-        if patience >= request_timeout / 2 { Self::Silent } else { Self::Unknown }
-    }
 }
 
 /// This many commands in a row without an answer are no coincidence. One more, and a lease of three seconds would
@@ -313,19 +309,7 @@ impl Connection {
         ask: Ask,
         until: Option<Instant>,
     ) -> Result<Answer, Fault> {
-        let Some(until) = until else { return live.lane.ask(ask).await };
-        let patience = until.remaining();
-        if patience >= self.request_timeout {
-            // The lane watches over that by itself, at less cost.
-            return live.lane.ask(ask).await;
-        }
-        match timeout_at(until, live.lane.ask(ask)).await {
-            Ok(answer) => answer,
-            Err(Late) => {
-                self.note(live.generation, Health::of_silence(patience, self.request_timeout));
-                Err(Fault::silent(&self.label))
-            }
-        }
+        live.lane.ask(ask, until).await
     }
 
     /// Sends a command and waits for its answer until `until`, but no longer than for any answer.
@@ -339,12 +323,17 @@ impl Connection {
         let mut connection = live.connection.clone();
         let patience = until.remaining();
         let Ok(answer) = timeout_at(until, connection.req_packed_command(cmd)).await else {
-            self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+            self.note(live.generation, self.health_of_silence(patience));
             return Err(Fault::silent(&self.label));
         };
         let answer = answer.and_then(Value::extract_error).map_err(Fault::of);
         self.note(live.generation, Health::of(&answer));
         answer
+    }
+
+    /// What it means that a command was not answered within `patience`.
+    pub(super) fn health_of_silence(&self, patience: Duration) -> Health {
+        if patience >= self.request_timeout / 2 { Health::Silent } else { Health::Unknown }
     }
 
     /// How long any command may take.

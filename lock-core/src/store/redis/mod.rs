@@ -46,7 +46,9 @@ use crate::token::Token;
 /// A lock is the plain key `<namespace>:<key>`, its value the token, its expiry the ttl: what `SET key token NX
 /// PX ttl` makes. So mixed fleets exclude each other (redis-py's `Lock`, node-redlock, redsync), and
 /// `redis-cli get` shows who holds what. One more key per namespace, `<namespace>:{0}:fence`,
-/// numbers the grants.
+/// numbers the grants. While processes wait for a lock they queue in two sorted sets, `<namespace>:{0}:q:<key>` and
+/// `<namespace>:{0}:a:<key>`, which go with the last of them, and each store that waits listens on a channel of its own,
+/// `<namespace>:{0}:inbox:<id>`.
 ///
 /// # Permissions
 ///
@@ -199,6 +201,7 @@ impl RedisStore {
         // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
         if !claim.fencing
             && place.is_none()
+            && !connection.traces().has(claim.token)
             && let Some(_alone) = live.lane.alone()
             && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
