@@ -146,7 +146,7 @@ const ODD: [Odd; 39] = [
     Odd::garbage("map", || b"%1\r\n+a\r\n:1\r\n".into()),
     Odd::garbage("set", || b"~2\r\n:1\r\n:2\r\n".into()),
     Odd::garbage("time before 1970", || b"*2\r\n:-5\r\n:1\r\n".into()),
-    Odd::garbage("negative number", || b"*2\r\n:1700000000000000\r\n:-1\r\n".into()),
+    Odd::garbage("negative number", || b"*2\r\n:1700000000000000\r\n:-2\r\n".into()),
     Odd::garbage("largest number", || {
         b"*2\r\n:1700000000000000\r\n:9223372036854775807\r\n".into()
     }),
