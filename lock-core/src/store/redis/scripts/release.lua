@@ -9,7 +9,7 @@ local count = (#KEYS - 1) / 2
 local has_places = #ARGV > 1 + count
 
 local function hand_off(lock, queue)
-  if not us and begin() then return nil end
+  if not number and begin() then return nil end
   return line_of(lock, queue).hand_off()
 end
 
