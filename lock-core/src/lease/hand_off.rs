@@ -38,6 +38,9 @@ impl Chain {
 
     /// Whether there may be one more holder in this process, by number and time.
     pub(crate) fn may_go_on(&self, now: Instant) -> bool {
+        if mutant!("hand-offs-without-end") {
+            return self.hand_offs < u8::MAX;
+        }
         self.hand_offs < MOST_HAND_OFFS && now.saturating_since(self.granted) < TIME_BUDGET
     }
 
@@ -60,9 +63,10 @@ impl Chain {
     }
 
     /// The present holder's number; none for one who did not ask for it, though the grant may have one.
-    pub(crate) const fn fence(&self, wanted: bool) -> FencingToken {
+    pub(crate) fn fence(&self, wanted: bool) -> FencingToken {
         if wanted && self.is_fenced() {
-            FencingToken::of_turn(self.number, self.hand_offs)
+            let turn = if mutant!("hand-off-with-the-same-fence") { 0 } else { self.hand_offs };
+            FencingToken::of_turn(self.number, turn)
         } else {
             FencingToken::NONE
         }
@@ -76,6 +80,9 @@ impl Chain {
 
 /// Whether a lease until `deadline` is worth handing to one who wants it for `ttl`.
 pub(crate) fn enough_to_hand_on(now: Instant, deadline: Instant, ttl: Duration) -> bool {
+    if mutant!("hand-off-past-the-deadline") {
+        return true;
+    }
     let least = min_remaining(ttl).min(TIME_TO_LIFT);
     // Not at the deadline itself, however short the ttl.
     now < deadline && now.saturating_add(least) <= deadline

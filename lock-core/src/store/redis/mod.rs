@@ -173,6 +173,11 @@ impl RedisStore {
         until: Option<Instant>,
     ) -> Result<Claimed, Fault> {
         match self.claim_once(claim, place, until).await {
+            #[cfg(lock_zoo)]
+            Err(Fault::Broken(_)) if mutant!("retry-with-a-new-token") => {
+                let token = Token::fresh().map_err(Fault::NotSent)?;
+                self.claim_once(&Claim { token, ..claim.clone() }, None, until).await
+            }
             Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
             answer => answer,
         }
@@ -216,13 +221,35 @@ impl RedisStore {
         } else {
             drop(flight);
         }
+        if mutant!("unknown-is-granted") && matches!(answer, Err(Fault::Silent(_)))
+            || mutant!("wrong-type-is-free") && answer.as_ref().is_err_and(Fault::is_wrong_type)
+        {
+            return Ok(Claimed::Granted { us: sent_us, fence: sent_us });
+        }
         let claimed = ask::claimed(&answer?)?;
+        #[cfg(lock_zoo)]
+        let claimed = self.number_apart(&live, claim, claimed).await;
         let (Claimed::Granted { us, .. }
         | Claimed::Queued { us, .. }
         | Claimed::Busy { us, .. }
         | Claimed::Void { us }) = claimed;
         connection.clock().saw(us, sent);
         Ok(claimed)
+    }
+
+    /// The mutant that numbers a grant by a command of its own.
+    #[cfg(lock_zoo)]
+    async fn number_apart(&self, live: &Live, claim: &Claim, claimed: Claimed) -> Claimed {
+        let Claimed::Granted { us, .. } = claimed else { return claimed };
+        if !mutant!("fence-by-a-second-command") {
+            return claimed;
+        }
+        let (mut incr, mut counter) = (redis::cmd("INCR"), String::new());
+        incr.arg(keys::counter(claim.name.namespace(), &mut counter));
+        match self.connection.send(live, &incr, None).await {
+            Ok(Value::Int(fence)) => Claimed::Granted { us, fence: fence.unsigned_abs() },
+            other => panic!("INCR: {other:?}"),
+        }
     }
 
     /// Claims without a number: one plain command. `None` if the lock is taken.
@@ -260,7 +287,11 @@ impl RedisStore {
         for _ in 0..2 {
             let sent = Instant::now();
             match self.claim(claim, None, until).await {
-                Ok(Claimed::Granted { fence, .. }) => return Ok(granted(claim, fence, sent)),
+                Ok(Claimed::Granted { fence, .. }) => {
+                    let sent =
+                        if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
+                    return Ok(granted(claim, fence, sent));
+                }
                 Ok(Claimed::Busy { taken, .. } | Claimed::Queued { taken, .. }) => {
                     return Err(self.refusal(claim, Error::busy(taken.left)));
                 }
