@@ -503,7 +503,8 @@ impl Held {
         let Err(reason) = shared.state.check(now) else { return result };
         let watchers = std::mem::take(&mut shared.watchers);
         // On a release the seat goes along with it, so that the key is claimed again only behind it.
-        let seat = if reason == LostReason::Released { None } else { shared.seat.take() };
+        let stays = reason == LostReason::Released || mutant!("lost-lease-is-handed-on");
+        let seat = if stays { None } else { shared.seat.take() };
         drop(shared);
         if seat.is_some() {
             tracing::warn!(

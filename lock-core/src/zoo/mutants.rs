@@ -334,13 +334,13 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "unlock-wakes-nobody",
         "the next task of the process is not woken",
         "hand_off",
-        "those_who_wait_are_served_in_order_and_each_has_a_larger_number",
+        "thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybody",
     ),
     code(
         "hand-off-past-the-deadline",
         "a lease is handed on when it is over",
         "hand_off",
-        "a_lease_that_ends_in_the_moment_of_the_drop_is_not_handed_on",
+        "a_lease_that_was_handed_to_one_who_slept_on_it_is_not_entered",
     ),
     code(
         "lost-lease-is-handed-on",

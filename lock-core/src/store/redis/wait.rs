@@ -376,7 +376,7 @@ impl Queued {
             return Duration::from_millis(1);
         }
         if mutant!("messages-alone") && self.told {
-            return Duration::from_secs(3_600);
+            return ttl;
         }
         if place > 0 {
             return pause;
