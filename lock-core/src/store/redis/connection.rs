@@ -9,16 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, RedisError,
-    RedisResult, Value,
-};
+use redis::aio::{ConnectionLike, PubSub};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
+use super::connector::{Dialer, Wire};
 use super::error::Fault;
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
@@ -30,9 +28,7 @@ use crate::time::{Instant, Late, timeout_at};
 
 /// A connection that heals itself, and what is known about the server behind it.
 pub(super) struct Connection {
-    /// The same server by the newer and the older protocol.
-    with_resp3: Client,
-    with_resp2: Client,
+    dialer: Dialer,
     /// The server, or a proxy before it, refused the newer one.
     resp3_refused: AtomicBool,
     label: String,
@@ -62,7 +58,7 @@ struct State {
 
 /// An open connection.
 pub(super) struct Live {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Wire,
     pub(super) generation: u64,
     /// Whether it may carry pushes.
     pub(super) resp3: bool,
@@ -112,22 +108,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1_000);
 const PIPELINE_BUFFER: usize = 1024;
 
 impl Connection {
-    /// A connection to the server at `info`, dialled when it is first needed.
+    /// A connection to the server of `dialer`, dialled when it is first needed.
     pub(super) fn new(
-        info: &ConnectionInfo,
+        dialer: Dialer,
         label: String,
         request_timeout: Duration,
         connect_timeout: Duration,
-    ) -> RedisResult<Arc<Self>> {
-        let with = |protocol| {
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            Client::open(info.clone().set_redis_settings(settings))
-        };
-        let (with_resp3, with_resp2) =
-            (with(ProtocolVersion::RESP3)?, with(ProtocolVersion::RESP2)?);
-        Ok(Arc::new_cyclic(|this| Self {
-            with_resp3,
-            with_resp2,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            dialer,
             resp3_refused: AtomicBool::new(false),
             label,
             request_timeout,
@@ -138,7 +127,7 @@ impl Connection {
             inbox: Arc::new(Inbox::new()),
             traces: Traces::default(),
             this: Weak::clone(this),
-        }))
+        })
     }
 
     /// When a command that is sent now is given up, if its caller waits until `until`.
@@ -246,7 +235,7 @@ impl Connection {
     }
 
     /// A connection by the newer protocol, or by the older one where that is refused.
-    async fn shake_hands(&self, limit: Instant) -> Result<(MultiplexedConnection, bool), Error> {
+    async fn shake_hands(&self, limit: Instant) -> Result<(Wire, bool), Error> {
         if !self.resp3_refused.load(Ordering::Acquire) {
             let this = Weak::clone(&self.this);
             let on_push = move |push: PushInfo| {
@@ -256,7 +245,7 @@ impl Connection {
                 Ok::<_, std::convert::Infallible>(())
             };
             let config = self.config().set_push_sender(on_push);
-            match self.dial_with(&self.with_resp3, &config, limit).await? {
+            match self.dial_with(true, &config, limit).await? {
                 Ok(connection) => return Ok((connection, true)),
                 // An outage, or a wrong password, is the same by the older one.
                 Err(error) if error.is_io_error() || is_about_password(&error) => {
@@ -265,7 +254,7 @@ impl Connection {
                 Err(_) => {}
             }
         }
-        let connection = self.dial_with(&self.with_resp2, &self.config(), limit).await?;
+        let connection = self.dial_with(false, &self.config(), limit).await?;
         let connection = connection.map_err(|error| self.no_connection(error))?;
         if !self.resp3_refused.swap(true, Ordering::AcqRel) {
             tracing::debug!(
@@ -286,11 +275,11 @@ impl Connection {
 
     async fn dial_with(
         &self,
-        client: &Client,
+        resp3: bool,
         config: &AsyncConnectionConfig,
         limit: Instant,
-    ) -> Result<RedisResult<MultiplexedConnection>, Error> {
-        timeout_at(limit, client.get_multiplexed_async_connection_with_config(config))
+    ) -> Result<RedisResult<Wire>, Error> {
+        timeout_at(limit, self.dialer.dial(resp3, config))
             .await
             .map_err(|Late| self.no_connection(timed_out()))
     }
@@ -305,7 +294,7 @@ impl Connection {
 
     /// A connection that only listens.
     pub(super) async fn subscriber(&self) -> RedisResult<PubSub> {
-        self.with_resp2.get_async_pubsub().await
+        self.dialer.subscriber().await
     }
 
     /// Asks a script on `live`, in order with all that was asked before, and waits for the answer until `until`, but no longer

@@ -4,6 +4,7 @@
 //! connection subscribes. Where pub/sub is forbidden, waiters ask at short intervals instead.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -35,7 +36,8 @@ pub(super) struct Inbox {
 
 #[derive(Default)]
 struct State {
-    boxes: HashMap<Token, mpsc::UnboundedSender<News>>,
+    /// Tokens are random already.
+    boxes: HashMap<Token, mpsc::UnboundedSender<News>, BuildHasherDefault<DefaultHasher>>,
     lines: HashMap<Arc<str>, Line>,
     /// The second connection, where RESP3 is refused.
     subscriber: Option<Subscriber>,

@@ -1,8 +1,7 @@
 //! Things that are asked at the same time travel together: many in one call of a script.
 //!
 //! Entering Lua, reading the clock and minting cost the server more than the lock itself, and are paid once for each call. One
-//! who is alone is not delayed: only what is asked while other answers are awaited is collected, until the
-//! tasks that are ready now have had their turn.
+//! who is alone is not delayed, nor are a few: only what is asked while two calls are under way is collected.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -12,18 +11,19 @@ use std::task::Poll;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::ConnectionLike;
 use redis::{RedisError, Value};
 use tokio::sync::{Notify, oneshot};
 
 use super::ask::{self, Answer, Ask, By, Kind};
 use super::connection::{Connection, Health};
+use super::connector::Wire;
 use super::error::Fault;
 use crate::time::{Instant, Late, timeout_at};
 
 /// What waits to be sent on a connection.
 pub(super) struct Lane {
-    connection: MultiplexedConnection,
+    connection: Wire,
     /// Whom to tell how calls fare on this connection.
     owner: Weak<Connection>,
     generation: u64,
@@ -68,11 +68,7 @@ const SEARCH: usize = 256;
 const FEW: usize = 4;
 
 impl Lane {
-    pub(super) fn new(
-        connection: MultiplexedConnection,
-        owner: Weak<Connection>,
-        generation: u64,
-    ) -> Self {
+    pub(super) fn new(connection: Wire, owner: Weak<Connection>, generation: u64) -> Self {
         Self {
             connection,
             owner,
@@ -113,11 +109,12 @@ impl Lane {
         let mut calls = FuturesUnordered::new();
         loop {
             tokio::select! {
+                biased;
+                Some(()) = calls.next() => {}
                 () = self.wake.notified() => {
                     // Behind the tasks that are ready now, some of which may have something to ask, too.
                     tokio::task::yield_now().await;
                 }
-                Some(()) = calls.next() => {}
             }
             while let Some(batch) = self.next_batch(calls.len()) {
                 let mut call = Box::pin(self.deliver(batch));

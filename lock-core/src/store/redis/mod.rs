@@ -4,6 +4,7 @@ mod ask;
 mod builder;
 mod clock;
 mod connection;
+mod connector;
 mod error;
 mod inbox;
 mod keys;
@@ -23,6 +24,8 @@ use redis::{Cmd, Value};
 use self::ask::{Ask, Claimed, Place};
 pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
+#[cfg(feature = "test-util")]
+pub use self::connector::{Connector, Socket};
 use self::error::Fault;
 use self::wait::Contended;
 use super::{
@@ -30,6 +33,7 @@ use super::{
     Renewed, Store, Waiting,
 };
 use crate::error::{Error, ErrorKind};
+use crate::random;
 use crate::time::Instant;
 use crate::token::Token;
 
@@ -437,8 +441,5 @@ fn millis_up(span: Duration) -> u64 {
 
 /// Half to one and a half times `pause`.
 fn jittered(pause: Duration) -> Duration {
-    let mut byte = [0];
-    // Without randomness all waiters ask at the same time, which is only less polite.
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause * u32::from(byte[0]) / 255
+    pause / 2 + pause * u32::from(random::byte()) / 255
 }
