@@ -200,7 +200,7 @@ impl Held {
             place: OnceLock::new(),
             shared: Mutex::new(shared),
         });
-        let first = if lifted && (!terms.renewal || chain.is_handed_on()) {
+        let first = if lifted {
             lift_due(now, deadline)
         } else if terms.renewal {
             renewal_due(now, deadline)

@@ -122,7 +122,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "conformance",
         "only_the_holder_releases",
         &[
-            ("if holders[i] == ARGV[1 + i] then", "if holders[i] then"),
+            (
+                "if holders[i] == ARGV[2 * i - 1] and ARGV[2 * i] == '0' then",
+                "if holders[i] and ARGV[2 * i] == '0' then",
+            ),
             (
                 "local holder = redis.pcall('GET', lock)\n  if holder == token then",
                 "local holder = redis.pcall('GET', lock)\n  if holder then",
@@ -159,7 +162,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a claim is executed whenever it arrives (simstudioai/sim#6864, madelson/DistributedLock#191)",
         "faults",
         "a_claim_that_arrives_after_its_own_release_takes_nothing",
-        &[("if us <= tonumber(ARGV[2]) then", "if true then")],
+        &[("if us > tonumber(void_after) then", "if false then")],
     ),
     code(
         "retry-with-a-new-token",

@@ -46,11 +46,6 @@ impl Fault {
             && !mutant!("forgotten-script")
     }
 
-    /// Whether the server has dealt with the command.
-    pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Garbled)
-    }
-
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
     pub(super) fn is_wrong_type(&self) -> bool {
         matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
@@ -63,7 +58,12 @@ impl Fault {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
                     && !mutant!("refusals-are-retried")
             }
-            Self::NotSent(_) | Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+            Self::NotSent(error) => {
+                let source =
+                    std::error::Error::source(error).and_then(|error| error.downcast_ref());
+                source.is_some_and(is_about_password)
+            }
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
     }
 
@@ -109,6 +109,12 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
         return Some(code);
     }
     IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+}
+
+/// Whether the user is not let in. The handshake reports every refused user name or password as the first of these.
+pub(super) fn is_about_password(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 /// Whether a permission is missing for a key rather than for a command.
