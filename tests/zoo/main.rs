@@ -2,12 +2,24 @@
 // Tests fail by panicking, and count in real time.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+// The list of the bugs.
+#[path = "../../lock-core/src/zoo/mutants.rs"]
+mod mutants;
+
 use std::time::Instant;
 
 use lock_core::store::RedisStore;
 use lock_core::testing::settled;
 use lock_core::{LockClient, Released};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
+
+/// Mutants of the scripts replace a piece of them, which must be there when the scripts have changed.
+#[test]
+fn a_mutant_finds_no_place_in_the_scripts() {
+    mutants::MUTANTS.iter().for_each(mutants::Mutant::check);
+    let scripted = mutants::MUTANTS.iter().filter(|mutant| !mutant.script.is_empty());
+    assert!(scripted.count() > 10);
+}
 
 /// A client that does not give up a command that is held up.
 async fn patient(proxy: &Proxy) -> LockClient {

@@ -97,6 +97,10 @@ pub(crate) fn is_short(now: Instant, until: Instant, ttl: Duration) -> bool {
 /// When to lengthen a lease that is shorter than its holder's ttl: soon, but for those that end soon, to whom it would be a
 /// command more for nothing. `until` is its deadline.
 pub(crate) fn lift_due(now: Instant, until: Instant) -> Instant {
+    if mutant!("renewal-at-a-third-of-the-full-ttl") {
+        // Of the usual one.
+        return now.saturating_add(Duration::from_secs(10) / 3);
+    }
     now.saturating_add(SHORT_SECTION.min(until.saturating_since(now) / 3))
 }
 

@@ -28,9 +28,6 @@ pub(crate) fn min_remaining(ttl: Duration) -> Duration {
 
 /// A third of what remains: leaves two more tries before the deadline.
 pub(crate) fn renewal_due(now: Instant, deadline: Instant) -> Instant {
-    if mutant!("renewal-at-a-third-of-the-full-ttl") {
-        return now.saturating_add(Duration::from_secs(10) / 3);
-    }
     now.saturating_add(deadline.saturating_since(now) / 3)
 }
 

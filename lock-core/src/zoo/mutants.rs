@@ -95,7 +95,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "renewal-at-a-third-of-the-full-ttl",
         "a lease that was handed over for less is renewed as if it had all (the first form of this protocol, P3)",
         "hand_off",
-        "a_lease_that_the_store_granted_for_less_is_renewed_in_time_for_what_it_has",
+        "a_lease_that_the_store_granted_for_less_gets_all_of_it_unless_its_section_is_short",
     ),
     code(
         "failed-renewal-is-a-loss",
@@ -235,7 +235,10 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a plain counter: when it is lost, numbers begin again",
         "faults",
         "a_lost_counter_does_not_make_numbers_smaller",
-        &[("if before < us then return end", ""), ("if us and number - 1 > us then", "if us then")],
+        &[
+            ("number = before < us and us or before + 1", "number = before + 1"),
+            ("if number and number - 1 > us then", "if number then"),
+        ],
     ),
     lua(
         "fence-by-the-clock-alone",
@@ -319,11 +322,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a waiter that gives up keeps its place (redisson#5019)",
         "faults",
         "a_waiter_that_gave_up_keeps_its_place",
-        &[(
-            "if has_places and ARGV[1 + count + i] ~= '' then \
-             pcall(line_of(lock, queue).leave, ARGV[1 + count + i]) end",
-            "",
-        )],
+        &[("if member ~= '' then pcall(line_of(lock, queue).leave, member) end", "")],
     ),
     lua(
         "hand-off-that-fails-keeps-the-lock",
