@@ -517,8 +517,10 @@ impl State {
 
     fn is_calm(&self) -> bool {
         self.is_quiet()
-            && self.clients.iter().all(|client| {
-                client.asked.is_none() && !matches!(client.phase, Phase::Idle | Phase::Held)
+            && self.clients.iter().all(|client| match client.phase {
+                Phase::Idle | Phase::Held => false,
+                Phase::Waiting => client.asked.is_none() && client.next != Next::Now,
+                Phase::Done | Phase::Crashed => true,
             })
     }
 
@@ -596,6 +598,9 @@ impl Model for Protocol {
             self.events.0[*event as usize].fetch_add(1, Ordering::Relaxed);
         }
         let mut state = step.state;
+        if !self.min_hold {
+            state.sort_clients(self.turns);
+        }
         state.reduce();
         Some(state)
     }
@@ -639,11 +644,7 @@ impl Model for Protocol {
                         && state.queue.iter().all(|(token, _)| owned(*token))
             }),
             Property::always("nobody waits for ever", |protocol: &Self, state: &State| {
-                let acts = |client: &Client| match client.next {
-                    Next::Never => false,
-                    Next::Now => true,
-                    Next::Later => protocol.pauses,
-                };
+                let acts = |client: &Client| client.next == Next::Later && protocol.pauses;
                 let waits = |client: &&Client| client.phase == Phase::Waiting;
                 !state.is_calm()
                     || state.lock.is_some() && protocol.expires_anyway(state)

@@ -26,7 +26,7 @@ pub(crate) enum Ttl {
 }
 
 /// For each ttl, the newest time from which it counts; what lasts longest ends it.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Span(pub(crate) [Time; 3]);
 
 impl Span {
@@ -144,7 +144,7 @@ pub(crate) struct Message {
     pub(crate) us: Time,
 }
 
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Phase {
     Idle,
     Waiting,
@@ -154,7 +154,7 @@ pub(crate) enum Phase {
 }
 
 /// Whether and when a waiter claims by itself.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Next {
     Never,
     Now,
@@ -163,7 +163,7 @@ pub(crate) enum Next {
 }
 
 /// `Ticketed` of `waiter.rs`.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Place {
     pub(crate) ticket: Number,
     pub(crate) sent: Time,
@@ -171,14 +171,14 @@ pub(crate) struct Place {
 }
 
 /// A claim whose answer is awaited.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Asked {
     pub(crate) sent: Time,
     pub(crate) void: bool,
 }
 
 /// A process that wants the lock some times over, one task after another.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Client {
     pub(crate) phase: Phase,
     /// Of which task it is the turn.
@@ -197,7 +197,7 @@ pub(crate) struct Client {
 }
 
 /// What `traces.rs` and the janitor know of a token.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Trace {
     pub(crate) flight: Option<Flight>,
     pub(crate) member: bool,
@@ -207,7 +207,7 @@ pub(crate) struct Trace {
 }
 
 /// Unanswered claims.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Flight {
     /// The connection that carried all of them, if it was one.
     pub(crate) connection: Option<u8>,
@@ -291,6 +291,7 @@ impl State {
             }
         }
         self.requests.sort_by_key(|request| (request.client, request.connection));
+        self.replies.sort_by_key(|reply| reply.client);
         self.pushes.sort_unstable();
         let mut used = [[false; 256]; 3];
         self.each(|kind, exact, rank| used[kind as usize][usize::from(*rank)] |= exact);
@@ -306,6 +307,54 @@ impl State {
             self.last.1 = ANY_HAND_OFF;
         }
         self.each(|kind, _, rank| *rank = ranks[kind as usize][usize::from(*rank)]);
+    }
+
+    /// Puts the clients, which are alike, into an order, so that of states that differ by names alone one is looked at.
+    pub(crate) fn sort_clients(&mut self, turns: u8) {
+        let key = |client: &Client, index: usize| {
+            let first = index * usize::from(turns);
+            let turn = client.token.saturating_sub(u8::try_from(first).unwrap_or(u8::MAX));
+            let traces = &self.traces[first..first + usize::from(turns)];
+            (Client { token: turn, early: None, ..client.clone() }, traces.to_vec())
+        };
+        let mut sorted: Vec<_> = self.clients.iter().enumerate().map(|(i, c)| (key(c, i), i)).collect();
+        if sorted.is_sorted() {
+            return;
+        }
+        sorted.sort_unstable();
+        let mut to = [0_u8; 8];
+        for (new, (_, old)) in (0_u8..).zip(&sorted) {
+            to[*old] = new;
+        }
+        let token = |token: &mut Token| {
+            if *token != FOREIGN {
+                *token = to[usize::from(*token / turns)] * turns + *token % turns;
+            }
+        };
+        self.traces = sorted.iter().flat_map(|((_, traces), _)| traces.iter().copied()).collect();
+        let olds = std::mem::take(&mut self.clients);
+        self.clients = sorted.iter().map(|(_, old)| olds[*old].clone()).collect();
+        for client in &mut self.clients {
+            if matches!(client.phase, Phase::Waiting | Phase::Held) {
+                token(&mut client.token);
+            }
+            if let Some(message) = &mut client.early {
+                token(&mut message.token);
+            }
+        }
+        if let Some(lock) = &mut self.lock {
+            token(&mut lock.token);
+        }
+        self.queue.iter_mut().for_each(|(queued, _)| token(queued));
+        self.pushes.iter_mut().for_each(|message| token(&mut message.token));
+        for request in &mut self.requests {
+            token(&mut request.token);
+            request.client = to[usize::from(request.client)];
+        }
+        for reply in &mut self.replies {
+            token(&mut reply.token);
+            reply.client = to[usize::from(reply.client)];
+        }
     }
 
     /// Visits all ranks. Those that are not exact are bounds: the greatest exact one that is not above them is as good.
