@@ -14,9 +14,10 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::error::{Error, LostReason};
-use crate::held::{Lease, Watch};
+use crate::held::Lease;
 use crate::scope::Scoped;
 use crate::time::Deadline;
+use crate::watch::Watch;
 
 pin_project! {
     /// Drives a future while its lease is good; made by [`MutexGuard::bind`](crate::MutexGuard::bind).

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::Context;
 use std::time::Duration;
 
 use crate::client::{Active, Inner};
@@ -19,53 +19,13 @@ use crate::scope::Place;
 use crate::store::{Name, Release, Renewal, Renewed};
 use crate::time::{Deadline, Instant};
 use crate::token::Token;
+use crate::watch::{Watch, Watchers};
 
 /// Watches a held lock, and can extend it, but not release it: that is the guard's right.
 ///
 /// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease is over.
 #[derive(Clone)]
 pub struct Lease(pub(crate) Arc<Held>);
-
-/// A task's interest in the end of a lease; gone when dropped, so that those who come and go leave nothing.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    lease: Lease,
-    place: Option<u64>,
-}
-
-impl Watch {
-    pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease, place: None }
-    }
-
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    /// Ready when the lease is over. Wakes the task of `cx` then: when somebody says so, and by `deadline`, which is
-    /// more exact than the renewer's schedule.
-    pub(crate) fn poll_end(
-        &mut self,
-        deadline: Pin<&mut Deadline>,
-        cx: &mut Context<'_>,
-    ) -> Poll<LostReason> {
-        if let Some(reason) = self.lease.0.lock().watch(&mut self.place, cx) {
-            return Poll::Ready(reason);
-        }
-        let mut end = LostReason::Expired;
-        let held = &self.lease.0;
-        ready!(deadline.poll(|| held.observe().map_err(|reason| end = reason).ok(), cx));
-        Poll::Ready(end)
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.lease.0.lock().watchers.retain(|(watcher, _)| *watcher != place);
-        }
-    }
-}
 
 /// The shared record of one held lock.
 pub(crate) struct Held {
@@ -84,7 +44,6 @@ struct Shared {
     state: LeaseState,
     /// Who wants to know when the lease ends.
     watchers: Watchers,
-    next_watcher: u64,
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
     /// Counts the lease as held until its release begins.
@@ -93,55 +52,6 @@ struct Shared {
     due: Option<Due>,
     /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
     is_short: bool,
-}
-
-/// Tasks to wake; the first without an allocation, for mostly there is one.
-#[derive(Default)]
-struct Watchers {
-    first: Option<(u64, Waker)>,
-    more: Vec<(u64, Waker)>,
-}
-
-impl Watchers {
-    fn push(&mut self, watcher: (u64, Waker)) {
-        match &self.first {
-            None => self.first = Some(watcher),
-            Some(_) => self.more.push(watcher),
-        }
-    }
-
-    fn retain(&mut self, stays: impl Fn(&(u64, Waker)) -> bool) {
-        self.first.take_if(|first| !stays(first));
-        self.more.retain(stays);
-    }
-
-    fn find(&mut self, place: u64) -> Option<&mut Waker> {
-        let mut all = self.first.iter_mut().chain(&mut self.more);
-        all.find(|(watcher, _)| *watcher == place).map(|(_, waker)| waker)
-    }
-
-    #[cfg(feature = "test-util")]
-    fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.more.len()
-    }
-}
-
-impl Shared {
-    /// Has the task of `cx` woken when the lease ends; why it has, if somebody said so already.
-    fn watch(&mut self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
-        if let Some(reason) = self.state.told() {
-            return Some(reason);
-        }
-        match place.and_then(|place| self.watchers.find(place)) {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => {
-                *place = Some(self.next_watcher);
-                self.watchers.push((self.next_watcher, cx.waker().clone()));
-                self.next_watcher += 1;
-            }
-        }
-        None
-    }
 }
 
 /// What becomes of a lease that its guard ends.
@@ -275,7 +185,6 @@ impl Held {
         let shared = Shared {
             state,
             watchers: Watchers::default(),
-            next_watcher: 0,
             seat: Some(seat),
             active: Some(active),
             due: None,
@@ -291,7 +200,7 @@ impl Held {
             place: OnceLock::new(),
             shared: Mutex::new(shared),
         });
-        let first = if lifted && (!terms.renewal || chain.is_handed_on()) {
+        let first = if lifted {
             lift_due(now, deadline)
         } else if terms.renewal {
             renewal_due(now, deadline)
@@ -314,6 +223,21 @@ impl Held {
     /// What is left of the lease, or why it is over.
     pub(crate) fn observe(&self) -> Result<Duration, LostReason> {
         self.with(|shared, now| shared.state.check(now))
+    }
+
+    /// Has the task of `cx` woken when the lease ends; why it has, if somebody said so already.
+    pub(crate) fn watch(&self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
+        let mut shared = self.lock();
+        let told = shared.state.told();
+        if told.is_none() {
+            shared.watchers.register(place, cx.waker());
+        }
+        told
+    }
+
+    /// Forgets the watcher at `place`.
+    pub(crate) fn unwatch(&self, place: u64) {
+        self.lock().watchers.remove(place);
     }
 
     /// How many watch for its end.
@@ -499,9 +423,7 @@ impl Held {
             );
         }
         drop(seat);
-        for (_, waker) in watchers.first.into_iter().chain(watchers.more) {
-            waker.wake();
-        }
+        watchers.wake();
         result
     }
 }

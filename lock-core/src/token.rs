@@ -4,7 +4,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
-use crate::Error;
+use crate::{Error, random};
 
 /// Names one acquisition. Whoever knows it may renew and release the lock, so it is never printed.
 ///
@@ -25,7 +25,7 @@ impl Token {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the operating system gives no randomness.
     pub fn fresh() -> Result<Self, Error> {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|e| {
+        random::fill(&mut bytes).map_err(|e| {
             Error::unavailable("the operating system gave no randomness for a token", e)
         })?;
         Ok(Self(uuid::Builder::from_random_bytes(bytes).into_uuid()))

@@ -208,6 +208,7 @@ impl Janitor {
                 continue;
             }
             tokio::select! {
+                biased;
                 Some(()) = at_work.next() => {}
                 () = self.wake.notified(), if at_work.len() < MOST_AT_WORK => {}
             }

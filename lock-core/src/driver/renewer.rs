@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
 use crate::held::{Held, OnDue};
+use crate::random;
 use crate::store::{Renewal, Store};
 use crate::time::{Instant, sleep_until_some, timeout_at};
 
@@ -102,6 +103,7 @@ impl Renewer {
             }
             let next = self.next();
             tokio::select! {
+                biased;
                 Some(()) = at_work.next() => {}
                 () = sleep_until_some(next) => {}
                 () = self.wake.notified() => {}
@@ -127,7 +129,7 @@ impl Renewer {
             let mut answers = answers.into_iter();
             for lease in &at_work.leases {
                 let answer = answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown)));
-                lease.on_renewed(answer, jitter());
+                lease.on_renewed(answer, random::byte());
             }
             // Each has its place in the schedule again, or is over.
             at_work.leases.clear();
@@ -200,12 +202,4 @@ impl Drop for AtWork<'_> {
             lease.schedule(Instant::now());
         }
     }
-}
-
-/// Some byte that differs from client to client.
-fn jitter() -> u8 {
-    let mut byte = [0];
-    // Without randomness all clients retry at the same time, which is only less polite.
-    let _ = getrandom::fill(&mut byte);
-    byte[0]
 }

@@ -32,6 +32,8 @@ pub use self::op::{
     Claim, Freed, Grant, Mode, Name, Progress, Refusal, Release, ReleaseOutcome, Renewal, Renewed,
     Waiting,
 };
+#[cfg(all(feature = "redis", feature = "test-util"))]
+pub use self::redis::{Connector, Reading, Socket, read_reply};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 use crate::Error;

@@ -4,8 +4,10 @@
 
 pub mod conformance;
 mod gate;
+mod seeded;
 
 pub use self::gate::{Gate, GatedStore, Gates};
+pub use self::seeded::Seeded;
 use crate::client::LockClient;
 use crate::held::Lease;
 

@@ -7,6 +7,9 @@ use redis::{Client, ConnectionAddr};
 
 use super::RedisStore;
 use super::connection::Connection;
+#[cfg(feature = "test-util")]
+use super::connector::Connector;
+use super::connector::Dialer;
 use crate::error::{ConfigError, Error};
 
 /// Builds a [`RedisStore`].
@@ -15,6 +18,8 @@ pub struct RedisStoreBuilder {
     url: String,
     request_timeout: Duration,
     connect_timeout: Duration,
+    #[cfg(feature = "test-util")]
+    connector: Option<std::sync::Arc<dyn Connector>>,
 }
 
 /// Ten times what a healthy server in the same region takes; a third of it would already fail in bursts.
@@ -28,7 +33,13 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RedisStoreBuilder {
     pub(super) fn new(url: String) -> Self {
-        Self { url, request_timeout: REQUEST_TIMEOUT, connect_timeout: CONNECT_TIMEOUT }
+        Self {
+            url,
+            request_timeout: REQUEST_TIMEOUT,
+            connect_timeout: CONNECT_TIMEOUT,
+            #[cfg(feature = "test-util")]
+            connector: None,
+        }
     }
 
     /// How long to wait for the answer to a command; then its outcome is unknown. Default: 500 ms.
@@ -40,6 +51,13 @@ impl RedisStoreBuilder {
     /// How long a connection may take, with TLS and authentication. Default: 1 s.
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// Talks over the byte streams of `connector` instead of dialling the address of the URL.
+    #[cfg(feature = "test-util")]
+    pub fn with_connector(mut self, connector: impl Connector) -> Self {
+        self.connector = Some(std::sync::Arc::new(connector));
         self
     }
 
@@ -62,7 +80,13 @@ impl RedisStoreBuilder {
     ///
     /// For a bad URL or timeout.
     pub fn connect_lazy(self) -> Result<RedisStore, ConfigError> {
-        let Self { url, request_timeout, connect_timeout } = self;
+        let Self {
+            url,
+            request_timeout,
+            connect_timeout,
+            #[cfg(feature = "test-util")]
+            connector,
+        } = self;
         for (field, timeout) in
             [("request_timeout", request_timeout), ("connect_timeout", connect_timeout)]
         {
@@ -84,10 +108,11 @@ impl RedisStoreBuilder {
             ));
         }
         let info = client.get_connection_info();
-        let connection =
-            Connection::new(info, describe(info.addr()), request_timeout, connect_timeout)
-                .map_err(not_a_url)?;
-        Ok(RedisStore::new(connection))
+        let dialer = Dialer::new(info).map_err(not_a_url)?;
+        #[cfg(feature = "test-util")]
+        let dialer = dialer.over(connector);
+        let label = describe(info.addr());
+        Ok(RedisStore::new(Connection::new(dialer, label, request_timeout, connect_timeout)))
     }
 }
 

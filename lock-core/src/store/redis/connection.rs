@@ -9,17 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ProtocolVersion, PushInfo, RedisError,
-    RedisResult, Value,
-};
+use redis::aio::{ConnectionLike, PubSub};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
-use super::error::Fault;
+use super::connector::{Dialer, Wire};
+use super::error::{Fault, is_about_password};
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
@@ -30,9 +28,7 @@ use crate::time::{Instant, Late, timeout_at};
 
 /// A connection that heals itself, and what is known about the server behind it.
 pub(super) struct Connection {
-    /// The same server by the newer and the older protocol.
-    with_resp3: Client,
-    with_resp2: Client,
+    dialer: Dialer,
     /// The server, or a proxy before it, refused the newer one.
     resp3_refused: AtomicBool,
     label: String,
@@ -62,7 +58,7 @@ struct State {
 
 /// An open connection.
 pub(super) struct Live {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Wire,
     pub(super) generation: u64,
     /// Whether it may carry pushes.
     pub(super) resp3: bool,
@@ -90,14 +86,11 @@ pub(super) enum Health {
 impl Health {
     pub(super) fn of<T>(answer: &Result<T, Fault>) -> Self {
         match answer {
-            Ok(_) | Err(Fault::Refused(_) | Fault::Garbled) => Self::Answered,
+            Ok(_) | Err(Fault::Refused(_)) => Self::Answered,
             Err(Fault::Silent(_)) => Self::Silent,
-            Err(Fault::Broken(_) | Fault::NotSent(_)) => Self::Broken,
+            // Where answers are garbled, later ones may be those to something else.
+            Err(Fault::Broken(_) | Fault::NotSent(_) | Fault::Garbled) => Self::Broken,
         }
-    }
-
-    fn of_silence(patience: Duration, request_timeout: Duration) -> Self {
-        if patience >= request_timeout / 2 { Self::Silent } else { Self::Unknown }
     }
 }
 
@@ -112,22 +105,15 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1_000);
 const PIPELINE_BUFFER: usize = 1024;
 
 impl Connection {
-    /// A connection to the server at `info`, dialled when it is first needed.
+    /// A connection to the server of `dialer`, dialled when it is first needed.
     pub(super) fn new(
-        info: &ConnectionInfo,
+        dialer: Dialer,
         label: String,
         request_timeout: Duration,
         connect_timeout: Duration,
-    ) -> RedisResult<Arc<Self>> {
-        let with = |protocol| {
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            Client::open(info.clone().set_redis_settings(settings))
-        };
-        let (with_resp3, with_resp2) =
-            (with(ProtocolVersion::RESP3)?, with(ProtocolVersion::RESP2)?);
-        Ok(Arc::new_cyclic(|this| Self {
-            with_resp3,
-            with_resp2,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
+            dialer,
             resp3_refused: AtomicBool::new(false),
             label,
             request_timeout,
@@ -138,7 +124,7 @@ impl Connection {
             inbox: Arc::new(Inbox::new()),
             traces: Traces::default(),
             this: Weak::clone(this),
-        }))
+        })
     }
 
     /// When a command that is sent now is given up, if its caller waits until `until`.
@@ -224,10 +210,17 @@ impl Connection {
         let time = time.map_err(|Late| self.no_connection(timed_out()))?;
         match time.and_then(Value::extract_error) {
             Ok(time) => {
-                let us = time_us(&time).ok_or_else(|| Error::from(Fault::Garbled))?;
-                self.clock.saw(us, sent);
+                let garbled =
+                    || Error::plain(ErrorKind::Unavailable, "redis does not tell its time");
+                self.clock.saw(time_us(&time).ok_or_else(garbled)?, sent);
             }
-            Err(error) => return Err(Fault::of(error).into()),
+            // The server's own words tell more than that there is no connection.
+            Err(error) => {
+                return Err(match Fault::of(error.clone()) {
+                    fault @ Fault::Refused(_) => fault.into(),
+                    _ => self.no_connection(error),
+                });
+            }
         }
         let mut state = self.lock();
         state.generation += 1;
@@ -246,7 +239,7 @@ impl Connection {
     }
 
     /// A connection by the newer protocol, or by the older one where that is refused.
-    async fn shake_hands(&self, limit: Instant) -> Result<(MultiplexedConnection, bool), Error> {
+    async fn shake_hands(&self, limit: Instant) -> Result<(Wire, bool), Error> {
         if !self.resp3_refused.load(Ordering::Acquire) {
             let this = Weak::clone(&self.this);
             let on_push = move |push: PushInfo| {
@@ -256,7 +249,7 @@ impl Connection {
                 Ok::<_, std::convert::Infallible>(())
             };
             let config = self.config().set_push_sender(on_push);
-            match self.dial_with(&self.with_resp3, &config, limit).await? {
+            match self.dial_with(true, &config, limit).await? {
                 Ok(connection) => return Ok((connection, true)),
                 // An outage, or a wrong password, is the same by the older one.
                 Err(error) if error.is_io_error() || is_about_password(&error) => {
@@ -265,7 +258,7 @@ impl Connection {
                 Err(_) => {}
             }
         }
-        let connection = self.dial_with(&self.with_resp2, &self.config(), limit).await?;
+        let connection = self.dial_with(false, &self.config(), limit).await?;
         let connection = connection.map_err(|error| self.no_connection(error))?;
         if !self.resp3_refused.swap(true, Ordering::AcqRel) {
             tracing::debug!(
@@ -286,11 +279,11 @@ impl Connection {
 
     async fn dial_with(
         &self,
-        client: &Client,
+        resp3: bool,
         config: &AsyncConnectionConfig,
         limit: Instant,
-    ) -> Result<RedisResult<MultiplexedConnection>, Error> {
-        timeout_at(limit, client.get_multiplexed_async_connection_with_config(config))
+    ) -> Result<RedisResult<Wire>, Error> {
+        timeout_at(limit, self.dialer.dial(resp3, config))
             .await
             .map_err(|Late| self.no_connection(timed_out()))
     }
@@ -305,7 +298,7 @@ impl Connection {
 
     /// A connection that only listens.
     pub(super) async fn subscriber(&self) -> RedisResult<PubSub> {
-        self.with_resp2.get_async_pubsub().await
+        self.dialer.subscriber().await
     }
 
     /// Asks a script on `live`, in order with all that was asked before, and waits for the answer until `until`, but no longer
@@ -316,19 +309,7 @@ impl Connection {
         ask: Ask,
         until: Option<Instant>,
     ) -> Result<Answer, Fault> {
-        let Some(until) = until else { return live.lane.ask(ask).await };
-        let patience = until.remaining();
-        if patience >= self.request_timeout {
-            // The lane watches over that by itself, at less cost.
-            return live.lane.ask(ask).await;
-        }
-        match timeout_at(until, live.lane.ask(ask)).await {
-            Ok(answer) => answer,
-            Err(Late) => {
-                self.note(live.generation, Health::of_silence(patience, self.request_timeout));
-                Err(Fault::silent(&self.label))
-            }
-        }
+        live.lane.ask(ask, until).await
     }
 
     /// Sends a command and waits for its answer until `until`, but no longer than for any answer.
@@ -342,12 +323,17 @@ impl Connection {
         let mut connection = live.connection.clone();
         let patience = until.remaining();
         let Ok(answer) = timeout_at(until, connection.req_packed_command(cmd)).await else {
-            self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+            self.note(live.generation, self.health_of_silence(patience));
             return Err(Fault::silent(&self.label));
         };
         let answer = answer.and_then(Value::extract_error).map_err(Fault::of);
         self.note(live.generation, Health::of(&answer));
         answer
+    }
+
+    /// What it means that a command was not answered within `patience`.
+    pub(super) fn health_of_silence(&self, patience: Duration) -> Health {
+        if patience >= self.request_timeout / 2 { Health::Silent } else { Health::Unknown }
     }
 
     /// How long any command may take.
@@ -480,12 +466,6 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("server", &self.label).finish_non_exhaustive()
     }
-}
-
-/// The handshake reports every refused user name or password as this.
-fn is_about_password(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 fn timed_out() -> std::io::Error {

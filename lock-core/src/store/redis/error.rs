@@ -45,11 +45,6 @@ impl Fault {
         matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
     }
 
-    /// Whether the server has dealt with the command.
-    pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Garbled)
-    }
-
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
     pub(super) fn is_wrong_type(&self) -> bool {
         matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
@@ -61,7 +56,12 @@ impl Fault {
             Self::Refused(error) => {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
             }
-            Self::NotSent(_) | Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+            Self::NotSent(error) => {
+                let source =
+                    std::error::Error::source(error).and_then(|error| error.downcast_ref());
+                source.is_some_and(is_about_password)
+            }
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
     }
 
@@ -107,6 +107,12 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
         return Some(code);
     }
     IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+}
+
+/// Whether the user is not let in. The handshake reports every refused user name or password as the first of these.
+pub(super) fn is_about_password(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 /// Whether a permission is missing for a key rather than for a command.

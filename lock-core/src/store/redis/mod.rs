@@ -4,10 +4,13 @@ mod ask;
 mod builder;
 mod clock;
 mod connection;
+mod connector;
 mod error;
 mod inbox;
 mod keys;
 mod lane;
+#[cfg(feature = "test-util")]
+mod reading;
 mod scripts;
 mod traces;
 mod wait;
@@ -23,13 +26,18 @@ use redis::{Cmd, Value};
 use self::ask::{Ask, Claimed, Place};
 pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
+#[cfg(feature = "test-util")]
+pub use self::connector::{Connector, Socket};
 use self::error::Fault;
+#[cfg(feature = "test-util")]
+pub use self::reading::{Reading, read_reply};
 use self::wait::Contended;
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
     Renewed, Store, Waiting,
 };
 use crate::error::{Error, ErrorKind};
+use crate::random;
 use crate::time::Instant;
 use crate::token::Token;
 
@@ -38,7 +46,9 @@ use crate::token::Token;
 /// A lock is the plain key `<namespace>:<key>`, its value the token, its expiry the ttl: what `SET key token NX
 /// PX ttl` makes. So mixed fleets exclude each other (redis-py's `Lock`, node-redlock, redsync), and
 /// `redis-cli get` shows who holds what. One more key per namespace, `<namespace>:{0}:fence`,
-/// numbers the grants.
+/// numbers the grants. While processes wait for a lock they queue in two sorted sets, `<namespace>:{0}:q:<key>` and
+/// `<namespace>:{0}:a:<key>`, which go with the last of them, and each store that waits listens on a channel of its own,
+/// `<namespace>:{0}:inbox:<id>`.
 ///
 /// # Permissions
 ///
@@ -191,6 +201,7 @@ impl RedisStore {
         // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
         if !claim.fencing
             && place.is_none()
+            && !connection.traces().has(claim.token)
             && let Some(_alone) = live.lane.alone()
             && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
@@ -211,12 +222,9 @@ impl RedisStore {
             place: place.cloned(),
         };
         let answer = connection.ask(&live, ask, until).await;
-        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
-            flight.answered();
-        } else {
-            drop(flight);
-        }
-        let claimed = ask::claimed(&answer?)?;
+        let claimed = answer.and_then(|answer| ask::claimed(&answer));
+        flight.ended(&claimed);
+        let claimed = claimed?;
         let (Claimed::Granted { us, .. }
         | Claimed::Queued { us, .. }
         | Claimed::Busy { us, .. }
@@ -242,16 +250,13 @@ impl RedisStore {
         set.arg("SET").arg(claim.name.as_str()).arg(claim.token.encode(&mut text));
         set.arg("NX").arg("PX").arg(millis_up(claim.ttl));
         let answer = self.connection.send(live, &set, until).await;
-        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
-            flight.answered();
-        } else {
-            drop(flight);
-        }
-        match answer? {
+        let claimed = answer.and_then(|answer| match answer {
             Value::Okay => Ok(Some(Claimed::Granted { us: sent_us, fence: 0 })),
             Value::Nil => Ok(None),
             _ => Err(Fault::Garbled),
-        }
+        });
+        flight.ended(&claimed);
+        claimed
     }
 
     /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
@@ -397,8 +402,5 @@ fn millis_up(span: Duration) -> u64 {
 
 /// Half to one and a half times `pause`.
 fn jittered(pause: Duration) -> Duration {
-    let mut byte = [0];
-    // Without randomness all waiters ask at the same time, which is only less polite.
-    let _ = getrandom::fill(&mut byte);
-    pause / 2 + pause * u32::from(byte[0]) / 255
+    pause / 2 + pause * u32::from(random::byte()) / 255
 }

@@ -323,8 +323,9 @@ impl<'a> Wait<'a> {
             None => format!("{token}:{claim_ms}:~").into(),
         });
         self.queued = Some(Queued {
+            // A place that was taken before may name no inbox.
+            told: member.contains(":="),
             member,
-            told: channel.is_some(),
             mail: connection.inbox().mailbox(self.claim.token),
             waiter: Waiter::default(),
             foreign_pause: FOREIGN_PAUSE,

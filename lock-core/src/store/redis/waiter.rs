@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use super::ask::LARGEST_NUMBER;
 use crate::lease;
 use crate::store::Grant;
 use crate::time::Instant;
@@ -99,6 +100,9 @@ impl Message {
         let mut number = || words.next()?.parse().ok();
         let (ticket, fence, us) = (number()?, number()?, number()?);
         let claim = Duration::from_millis(number()?);
+        if !(1..=LARGEST_NUMBER).contains(&fence) {
+            return None;
+        }
         Some((token, Self { ticket, fence, us, claim }, words.next()?))
     }
 }

@@ -1,0 +1,162 @@
+//! Where connections come from: redis-rs dials, unless a test supplies the byte streams.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, RedisResult};
+
+#[cfg(feature = "test-util")]
+pub use self::supplied::{Connector, Socket};
+
+/// Opens connections to one server.
+pub(super) struct Dialer {
+    /// The same server by the newer and the older protocol.
+    with_resp3: Client,
+    with_resp2: Client,
+    #[cfg(feature = "test-util")]
+    supplier: Option<std::sync::Arc<dyn Connector>>,
+}
+
+/// After so long without a sign of life the kernel asks for one: a connection that only listens would not notice that it is dead.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// An open connection. It is closed when its last clone is dropped, whatever is under way on it.
+#[derive(Clone)]
+pub(super) struct Wire {
+    connection: MultiplexedConnection,
+    /// redis-rs drives and ends those that it dialled itself.
+    #[cfg(feature = "test-util")]
+    _driver: Option<std::sync::Arc<supplied::Driver>>,
+}
+
+impl Dialer {
+    /// A dialer for the server at `info`.
+    pub(super) fn new(info: &ConnectionInfo) -> RedisResult<Self> {
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
+        // Small calls go at once, not when the one before is acknowledged.
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let info = info.clone().set_tcp_settings(tcp);
+        let with = |protocol| {
+            let settings = info.redis_settings().clone().set_protocol(protocol);
+            Client::open(info.clone().set_redis_settings(settings))
+        };
+        Ok(Self {
+            with_resp3: with(ProtocolVersion::RESP3)?,
+            with_resp2: with(ProtocolVersion::RESP2)?,
+            #[cfg(feature = "test-util")]
+            supplier: None,
+        })
+    }
+
+    /// The same over the streams of `connector`.
+    #[cfg(feature = "test-util")]
+    pub(super) fn over(mut self, connector: Option<std::sync::Arc<dyn Connector>>) -> Self {
+        self.supplier = connector;
+        self
+    }
+
+    /// A connection for commands, by the newer protocol or by the older one.
+    pub(super) async fn dial(
+        &self,
+        resp3: bool,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<Wire> {
+        let client = if resp3 { &self.with_resp3 } else { &self.with_resp2 };
+        #[cfg(feature = "test-util")]
+        if let Some(supplier) = &self.supplier {
+            let (connection, driver) = supplied::dial(&**supplier, client, config).await?;
+            return Ok(Wire { connection, _driver: Some(driver) });
+        }
+        let connection = client.get_multiplexed_async_connection_with_config(config).await?;
+        Ok(Wire {
+            connection,
+            #[cfg(feature = "test-util")]
+            _driver: None,
+        })
+    }
+
+    /// A connection that only listens.
+    pub(super) async fn subscriber(&self) -> RedisResult<PubSub> {
+        #[cfg(feature = "test-util")]
+        if let Some(supplier) = &self.supplier {
+            return supplied::subscriber(&**supplier, &self.with_resp2).await;
+        }
+        self.with_resp2.get_async_pubsub().await
+    }
+}
+
+impl Deref for Wire {
+    type Target = MultiplexedConnection;
+
+    fn deref(&self) -> &MultiplexedConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Wire {
+    fn deref_mut(&mut self) -> &mut MultiplexedConnection {
+        &mut self.connection
+    }
+}
+
+#[cfg(feature = "test-util")]
+mod supplied {
+    use std::io;
+    use std::sync::Arc;
+
+    use redis::aio::{MultiplexedConnection, PubSub};
+    use redis::{AsyncConnectionConfig, Client, RedisResult};
+    use tokio::io::{AsyncRead, AsyncWrite};
+    use tokio::runtime::Handle;
+    use tokio::task::AbortHandle;
+
+    use crate::store::BoxFuture;
+
+    /// Supplies the byte streams to a Redis server, such as those of a simulated network.
+    pub trait Connector: Send + Sync + 'static {
+        /// Opens one.
+        ///
+        /// # Errors
+        ///
+        /// As a socket fails to connect.
+        fn connect(&self) -> BoxFuture<'_, io::Result<Box<dyn Socket>>>;
+    }
+
+    /// A byte stream.
+    pub trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+    impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+    /// The task that moves the bytes of a connection.
+    pub(in crate::store::redis) struct Driver(AbortHandle);
+
+    impl Drop for Driver {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+
+    pub(super) async fn dial(
+        supplier: &dyn Connector,
+        client: &Client,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<(MultiplexedConnection, Arc<Driver>)> {
+        let stream = supplier.connect().await?;
+        let settings = client.get_connection_info().redis_settings();
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(settings, stream, config.clone()).await?;
+        let task = Handle::current().spawn(driver);
+        Ok((connection, Arc::new(Driver(task.abort_handle()))))
+    }
+
+    pub(super) async fn subscriber(
+        supplier: &dyn Connector,
+        client: &Client,
+    ) -> RedisResult<PubSub> {
+        let stream = supplier.connect().await?;
+        PubSub::new(client.get_connection_info().redis_settings(), stream).await
+    }
+}

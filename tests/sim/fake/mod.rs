@@ -1,0 +1,316 @@
+//! A Redis server in memory. Its clock is the simulated one; it executes the scripts as they are shipped.
+
+mod keys;
+mod lua;
+mod resp;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use self::keys::Keys;
+use self::lua::Scripts;
+pub(crate) use self::resp::Reply;
+use self::resp::take_command;
+use crate::log::Log;
+use crate::net::{Arrived, Conn};
+
+/// The server.
+#[derive(Clone)]
+pub(crate) struct Fake(Arc<Shared>);
+
+struct Shared {
+    core: Arc<Mutex<Core>>,
+    scripts: Mutex<Scripts>,
+    log: Log,
+}
+
+/// How the server behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traits {
+    pub(crate) resp3: bool,
+    /// How fast its clock is, in parts of a million.
+    pub(crate) clock_rate: u64,
+}
+
+struct Core {
+    keys: Keys,
+    traits: Traits,
+    origin: Instant,
+    /// What was added to the clock by steps.
+    stepped_us: i64,
+    /// The clock stands while a command is executed.
+    now_us: u64,
+    subscribers: BTreeMap<u64, Subscriber>,
+    /// What is told by the command that is being executed.
+    told: Vec<(Conn, Vec<u8>)>,
+    stalled_until: Option<Instant>,
+    deaf_until: Option<Instant>,
+    counts: Counts,
+}
+
+struct Subscriber {
+    conn: Conn,
+    resp3: bool,
+    channels: Vec<Vec<u8>>,
+}
+
+/// What happened on the server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) published: usize,
+    /// Messages that never reached those who were said to hear them.
+    pub(crate) unheard: usize,
+    pub(crate) commands: usize,
+    pub(crate) acquires: usize,
+    /// Claims that were void when they came.
+    pub(crate) voids: usize,
+    /// Places that were asked for and given.
+    pub(crate) queued: usize,
+}
+
+/// When the clock of the server starts, in microseconds since 1970.
+const EPOCH_US: u64 = 1_800_000_000_000_000;
+
+impl Fake {
+    pub(crate) fn new(traits: Traits, log: Log) -> Self {
+        let core = Core {
+            keys: Keys::default(),
+            traits,
+            origin: Instant::now(),
+            stepped_us: 0,
+            now_us: EPOCH_US,
+            subscribers: BTreeMap::new(),
+            told: Vec::new(),
+            stalled_until: None,
+            deaf_until: None,
+            counts: Counts::default(),
+        };
+        let core = Arc::new(Mutex::new(core));
+        let called = Arc::clone(&core);
+        let call = move |args: Vec<Vec<u8>>| called.lock().unwrap().run(&args);
+        let scripts = Mutex::new(Scripts::new(Arc::new(Mutex::new(call))));
+        Self(Arc::new(Shared { core, scripts, log }))
+    }
+
+    /// What its clock shows, in microseconds.
+    pub(crate) fn clock_us(&self) -> u64 {
+        self.core().clock_us()
+    }
+
+    /// The keys that it has, without the counters, of which there is one for ever.
+    pub(crate) fn remains(&self) -> Vec<String> {
+        let mut core = self.core();
+        let now_ms = core.clock_us() / 1_000;
+        let names = core.keys.names(now_ms);
+        names.into_iter().filter(|name| !name.ends_with(":fence")).collect()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.core().counts
+    }
+
+    /// Executes nothing for a while; what arrives waits.
+    pub(crate) fn stall(&self, span: Duration) {
+        self.core().stalled_until = Some(Instant::now() + span);
+    }
+
+    /// Loses what is published for a while, though it says that it was heard.
+    pub(crate) fn lose_messages(&self, span: Duration) {
+        self.core().deaf_until = Some(Instant::now() + span);
+    }
+
+    /// Forgets everything, as a server that starts again without a snapshot does.
+    pub(crate) fn forget_all(&self) {
+        {
+            let mut core = self.core();
+            core.keys = Keys::default();
+            core.subscribers.clear();
+        }
+        self.0.scripts.lock().unwrap().forget_all();
+    }
+
+    /// Forgets the scripts, as `SCRIPT FLUSH` makes it.
+    pub(crate) fn forget_scripts(&self) {
+        self.0.scripts.lock().unwrap().forget_all();
+    }
+
+    /// Moves the clock.
+    pub(crate) fn step_clock(&self, by_us: i64) {
+        self.core().stepped_us += by_us;
+    }
+
+    /// Shows this time on the clock, whatever it was.
+    pub(crate) fn set_clock(&self, us: u64) {
+        let mut core = self.core();
+        core.stepped_us = 0;
+        let unstepped = core.clock_us();
+        core.stepped_us = us as i64 - unstepped as i64;
+    }
+
+    /// Serves one connection to its end.
+    pub(crate) async fn serve(self, conn: Conn) {
+        let mut buffer = Vec::new();
+        let mut resp3 = false;
+        loop {
+            match conn.next_request().await {
+                Arrived::Bytes(bytes) => buffer.extend(bytes),
+                Arrived::End => break,
+            }
+            loop {
+                let stalled = self.core().stalled_until.filter(|until| *until > Instant::now());
+                if let Some(until) = stalled {
+                    sleep_until(until).await;
+                    continue;
+                }
+                if conn.is_over() {
+                    break;
+                }
+                let Some(args) = take_command(&mut buffer) else { break };
+                let reply = self.execute(&args, Some((&conn, &mut resp3)));
+                let mut wire = Vec::new();
+                reply.encode(resp3, &mut wire);
+                // What it told others, or the same one, goes first.
+                for (to, message) in std::mem::take(&mut self.core().told) {
+                    to.answer(message);
+                }
+                conn.answer(wire);
+            }
+        }
+        self.core().subscribers.remove(&conn.id());
+        conn.close();
+    }
+
+    /// Executes a command, of a connection or of nobody.
+    pub(crate) fn execute(&self, args: &[Vec<u8>], from: Option<(&Conn, &mut bool)>) -> Reply {
+        {
+            let mut core = self.core();
+            core.now_us = core.clock_us();
+            core.counts.commands += 1;
+        }
+        let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
+        let reply = match (name.as_str(), from) {
+            ("EVAL" | "EVALSHA", _) => {
+                let reply = self.0.scripts.lock().unwrap().eval(args);
+                self.core().count_script(&reply, args);
+                reply
+            }
+            ("HELLO", Some((_, resp3))) => self.core().hello(args, resp3),
+            ("SUBSCRIBE", Some((conn, resp3))) => self.core().subscribe(args, conn, *resp3),
+            _ => self.core().run(args),
+        };
+        self.0.log.note(|| {
+            let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let args: Vec<_> = args.iter().skip(1).map(|arg| of(arg)).collect();
+            // The text of a script is long, and the same each time.
+            let args = args.iter().map(|arg| if arg.len() > 400 { ".." } else { arg });
+            format!("redis {name} {} -> {reply:?}", args.collect::<Vec<_>>().join(" "))
+        });
+        reply
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.0.core.lock().unwrap()
+    }
+}
+
+impl Core {
+    fn clock_us(&self) -> u64 {
+        let elapsed = u64::try_from(self.origin.elapsed().as_micros()).unwrap();
+        let shown = EPOCH_US + elapsed * self.traits.clock_rate / 1_000_000;
+        shown.checked_add_signed(self.stepped_us).unwrap()
+    }
+
+    fn run(&mut self, args: &[Vec<u8>]) -> Reply {
+        let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
+        match name.as_str() {
+            "TIME" => {
+                let (seconds, micros) = (self.now_us / 1_000_000, self.now_us % 1_000_000);
+                Reply::Array(vec![
+                    Reply::bulk(seconds.to_string()),
+                    Reply::bulk(micros.to_string()),
+                ])
+            }
+            "PING" => Reply::Status("PONG"),
+            "CLIENT" => Reply::error(
+                "ERR Unknown subcommand or wrong number of arguments for 'SETINFO'. Try CLIENT HELP.",
+            ),
+            "INFO" => Reply::bulk("role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"),
+            "PUBLISH" => self.publish(&args[1], &args[2]),
+            _ => self.keys.run(args, self.now_us / 1_000).unwrap_or_else(|| {
+                let name = String::from_utf8_lossy(&args[0]);
+                let args =
+                    args[1..].iter().map(|arg| format!("'{}' ", String::from_utf8_lossy(arg)));
+                let args: String = args.collect();
+                Reply::error(format!(
+                    "ERR unknown command '{name}', with args beginning with: {args}"
+                ))
+            }),
+        }
+    }
+
+    fn hello(&self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {
+        if !self.traits.resp3 {
+            return Reply::error("ERR unknown command 'HELLO', with args beginning with: '3' ");
+        }
+        *resp3 = args.get(1).is_some_and(|version| version == b"3");
+        Reply::Map(vec![
+            Reply::bulk("server"),
+            Reply::bulk("redis"),
+            Reply::bulk("version"),
+            Reply::bulk("7.0.15"),
+            Reply::bulk("proto"),
+            Reply::Int(if *resp3 { 3 } else { 2 }),
+        ])
+    }
+
+    fn subscribe(&mut self, args: &[Vec<u8>], conn: &Conn, resp3: bool) -> Reply {
+        let [_, channel] = args else { panic!("one channel at a time is enough here") };
+        let subscriber = self.subscribers.entry(conn.id()).or_insert_with(|| Subscriber {
+            conn: conn.clone(),
+            resp3,
+            channels: Vec::new(),
+        });
+        if !subscriber.channels.contains(channel) {
+            subscriber.channels.push(channel.clone());
+        }
+        let channels = subscriber.channels.len() as i64;
+        let channel = Reply::Bulk(channel.clone());
+        Reply::Push(vec![Reply::bulk("subscribe"), channel, Reply::Int(channels)])
+    }
+
+    fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
+        let deaf = self.deaf_until.is_some_and(|until| until > Instant::now());
+        let mut heard = 0;
+        for subscriber in self.subscribers.values() {
+            if !subscriber.channels.iter().any(|subscribed| subscribed == channel) {
+                continue;
+            }
+            heard += 1;
+            if deaf {
+                self.counts.unheard += 1;
+                continue;
+            }
+            let told = ["message".as_bytes(), channel, message].map(Reply::bulk);
+            let mut wire = Vec::new();
+            Reply::Push(told.into()).encode(subscriber.resp3, &mut wire);
+            self.told.push((subscriber.conn.clone(), wire));
+        }
+        self.counts.published += usize::from(heard > 0);
+        Reply::Int(heard)
+    }
+
+    /// Counts what the acquire script did, which alone begins its answer with the time that it saw.
+    fn count_script(&mut self, reply: &Reply, args: &[Vec<u8>]) {
+        let Reply::Array(items) = reply else { return };
+        if items.first() != Some(&Reply::Int(self.now_us as i64)) || args.len() < 8 {
+            return;
+        }
+        self.counts.acquires += 1;
+        self.counts.voids += usize::from(items.len() == 1);
+        let queued = |item: &&Reply| matches!(item, Reply::Array(items) if items.first() == Some(&Reply::Int(2)));
+        self.counts.queued += items.iter().filter(queued).count();
+    }
+}

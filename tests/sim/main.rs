@@ -1,0 +1,14 @@
+//! Clients, a network and a Redis server in one thread, under simulated time and by the choices of a seed.
+//!
+//! `LOCK_SIM_SEEDS=n` runs `n` seeds. A seed that fails is named; `LOCK_SIM_SEED=n` repeats it, and with `--nocapture` shows
+//! what happened.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
+
+mod dice;
+mod fake;
+mod history;
+mod log;
+mod net;
+mod seeds;
+mod task;
+mod world;

@@ -1,0 +1,86 @@
+//! Many seeds.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use lock_tests::Experiment;
+
+use crate::world::{self, Counts};
+
+/// How many seeds are run by default, in which order is no matter.
+const SEEDS: u64 = 500;
+
+/// `LOCK_SIM_SEED` runs one, with its log.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    if let Some(seed) = number("LOCK_SIM_SEED") {
+        return seed..seed + 1;
+    }
+    0..number("LOCK_SIM_SEEDS").unwrap_or(SEEDS)
+}
+
+#[test]
+fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
+    let mut experiment = Experiment::new(
+        7,
+        "exclusion, growing fences, bounded waits, nothing left behind",
+        "latency, partitions, broken and silent streams, stalls, crashes, lost messages, by seed",
+        Counts::NAMES,
+    );
+    let seeds = seeds();
+    let start = Instant::now();
+    let total = Mutex::new((Counts::default(), Vec::new()));
+    let next = AtomicU64::new(seeds.start);
+    let verbose = seeds.end - seeds.start == 1;
+    let threads = std::thread::available_parallelism().unwrap().get();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let outcome = world::run(seed, verbose);
+                    if verbose {
+                        println!("{}", outcome.log);
+                    }
+                    let (counts, violations) = &mut *total.lock().unwrap();
+                    *counts += outcome.counts;
+                    if !outcome.violations.is_empty() {
+                        violations.push((seed, outcome.violations));
+                    }
+                }
+            });
+        }
+    });
+    let (counts, violations) = total.into_inner().unwrap();
+    println!("{} seeds in {:?}: {counts:?}", seeds.end - seeds.start, start.elapsed());
+    for (seed, violations) in &violations {
+        println!("seed {seed} (again with LOCK_SIM_SEED={seed}): {violations:#?}");
+    }
+    assert!(violations.is_empty(), "{} seeds", violations.len());
+    experiment.ran((seeds.end - seeds.start) as usize);
+    for (event, count) in counts.all() {
+        experiment.saw(event, count);
+    }
+    if verbose {
+        // One seed need not see everything.
+        return;
+    }
+    experiment.finish();
+}
+
+/// What a seed does is the same each time, to the last byte on the wire.
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in 0..20 {
+        let (one, two) = (world::run(seed, true), world::run(seed, true));
+        for (number, (one, two)) in one.log.lines().zip(two.log.lines()).enumerate() {
+            assert_eq!(one, two, "seed {seed}, line {number}");
+        }
+        assert_eq!(one.log.len(), two.log.len());
+        assert!(one.log.lines().count() > 20, "{}", one.log);
+    }
+}

@@ -1,0 +1,251 @@
+//! What the tasks of a client do.
+
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind, Lease, LockClient, Mutex, MutexGuard, Released};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::dice::Dice;
+use crate::history::Turn;
+use crate::world::World;
+
+/// One task.
+pub(crate) struct Task {
+    pub(crate) world: World,
+    pub(crate) client: LockClient,
+    pub(crate) owner: usize,
+    pub(crate) dice: Dice,
+}
+
+/// How long a call may take besides what it was given: a store's grace, and the timers' granularity.
+const SLACK: Duration = Duration::from_millis(60);
+/// The longest that a call without a wait takes: behind a call of its own process, and until the store is given up.
+const WITHOUT_WAIT: Duration = Duration::from_millis(1_500);
+/// Two attempts, with a connection each.
+const RELEASE: Duration = Duration::from_millis(3_000);
+
+impl Task {
+    pub(crate) async fn run(mut self) {
+        for _ in 0..self.dice.within(2..=5) {
+            sleep(self.dice.ms(0..=150)).await;
+            let key = if self.dice.chance(70) { 0 } else { self.dice.within(0..=2) as usize };
+            let mutex = self.client.mutex(format!("k{key}"));
+            match self.dice.within(0..=9) {
+                0..=3 => self.take_turn(key, mutex).await,
+                4 => self.give_up(key, mutex).await,
+                5 => self.try_once(key, mutex).await,
+                6 => self.extend(key, mutex).await,
+                7 => {
+                    let min_hold = self.dice.ms(10..=400);
+                    self.take_turn(key, mutex.with_min_hold(min_hold)).await;
+                }
+                8 => self.run_bound(key, mutex).await,
+                _ => self.without_renewal(key, mutex).await,
+            }
+        }
+    }
+
+    /// Some time to hold a lock for: mostly short, so that others of the process wait meanwhile.
+    fn span(&mut self) -> Duration {
+        if self.dice.chance(75) {
+            return self.dice.ms(0..=30);
+        }
+        let ttl = self.world.plan.ttl.as_millis() as u64;
+        self.dice.ms(0..=2 * ttl)
+    }
+
+    async fn take_turn(&mut self, key: usize, mutex: Mutex) {
+        if let Some((turn, guard)) = self.lock(key, mutex).await {
+            let span = self.span();
+            self.hold(turn, &guard, span).await;
+            self.end(guard).await;
+        }
+    }
+
+    async fn without_renewal(&mut self, key: usize, mutex: Mutex) {
+        self.take_turn(key, mutex.without_renewal()).await;
+    }
+
+    async fn extend(&mut self, key: usize, mutex: Mutex) {
+        if let Some((turn, guard)) = self.lock(key, mutex).await {
+            let longer = self.world.plan.ttl + self.dice.ms(0..=1_000);
+            match guard.extend(longer).await {
+                Ok(()) => self.world.count(|counts| counts.extended += 1),
+                Err(error) => self.failed("extend", &error),
+            }
+            let span = self.span();
+            self.hold(turn, &guard, span).await;
+            self.end(guard).await;
+        }
+    }
+
+    /// Waits, but not to the end.
+    async fn give_up(&mut self, key: usize, mutex: Mutex) {
+        let patience = self.dice.ms(0..=400);
+        let asked = self.note("asks, impatiently", key);
+        match timeout(patience, mutex.wait_forever().lock()).await {
+            Ok(Ok(guard)) => {
+                let turn = self.entered(key, asked, &guard);
+                let span = self.span();
+                // Cut off in the middle of its turn.
+                if timeout(patience, self.hold(turn, &guard, span)).await.is_err() {
+                    drop(guard);
+                } else {
+                    // Or in the middle of the release.
+                    let patience = self.dice.ms(0..=5);
+                    if timeout(patience, guard.release()).await.is_err() {
+                        self.world.count(|counts| counts.cancelled += 1);
+                    }
+                }
+            }
+            Ok(Err(error)) => self.failed("lock", &error),
+            Err(_) => {
+                self.note("gives up", key);
+                self.world.count(|counts| counts.cancelled += 1);
+            }
+        }
+    }
+
+    async fn try_once(&mut self, key: usize, mutex: Mutex) {
+        let asked = self.note("tries", key);
+        let start = Instant::now();
+        let answer = mutex.try_lock().await;
+        self.in_time("try_lock", start, WITHOUT_WAIT);
+        match answer {
+            Ok(Some(guard)) => {
+                let turn = self.entered(key, asked, &guard);
+                let span = self.span();
+                self.hold(turn, &guard, span).await;
+                self.end(guard).await;
+            }
+            Ok(None) => {
+                self.world.count(|counts| counts.busy += 1);
+                self.note("finds it taken", key);
+            }
+            Err(error) => self.failed("try_lock", &error),
+        }
+    }
+
+    /// A body that is bound to its lease, and notices if it is polled after that is over.
+    async fn run_bound(&mut self, key: usize, mutex: Mutex) {
+        let asked = self.note("asks, to run a body", key);
+        let span = self.span();
+        let (world, owner) = (self.world.clone(), self.owner);
+        let body = async |lease: Lease| {
+            let at =
+                world.log.note(|| format!("{owner} runs on k{key}: {:?}", lease.fencing_token()));
+            let fence = lease.fencing_token().get();
+            let turn = Turn { key, owner, asked, entered: at, good_at: at, fence };
+            let turn = world.history.enter(turn);
+            let end = Instant::now() + span;
+            while Instant::now() < end {
+                sleep(world.plan.ttl / 7).await;
+                if !lease.is_valid() {
+                    world.violation(format!("{owner}: its body was polled after its lease"));
+                }
+                world.history.still_good(turn, world.log.note(String::new));
+            }
+        };
+        match mutex.wait_forever().run(body).await {
+            Ok(()) => {}
+            Err(error) if error.is_lost() => self.world.count(|counts| counts.lost += 1),
+            Err(error) => self.failed("run", &error),
+        }
+    }
+
+    async fn lock(&mut self, key: usize, mutex: Mutex) -> Option<(usize, MutexGuard)> {
+        let wait = self.dice.one_of(&[Some(20), Some(300), Some(1_000), Some(3_000), None, None]);
+        let asked = self.note("asks", key);
+        let start = Instant::now();
+        let answer = match wait.map(Duration::from_millis) {
+            Some(wait) => {
+                let answer = mutex.with_wait(wait).lock().await;
+                self.in_time("lock", start, wait.max(Duration::from_millis(50)));
+                answer
+            }
+            None => mutex.wait_forever().lock().await,
+        };
+        match answer {
+            Ok(guard) => {
+                if start.elapsed() > Duration::from_millis(10) {
+                    self.world.count(|counts| counts.contended += 1);
+                }
+                Some((self.entered(key, asked, &guard), guard))
+            }
+            Err(error) => {
+                self.failed("lock", &error);
+                None
+            }
+        }
+    }
+
+    fn entered(&self, key: usize, asked: u64, guard: &MutexGuard) -> usize {
+        let fence = guard.fencing_token();
+        let entered = self.world.log.note(|| format!("{} has k{key}: {fence:?}", self.owner));
+        if !guard.is_valid() {
+            self.world.violation(format!("{}: a lease was over when it was granted", self.owner));
+        }
+        let (owner, fence) = (self.owner, fence.get());
+        let turn = Turn { key, owner, asked, entered, good_at: entered, fence };
+        self.world.count(|counts| counts.handed_on += usize::from(turn.handed_on() > 0));
+        self.world.history.enter(turn)
+    }
+
+    /// Holds for some time, or until it learns that the lease is lost.
+    async fn hold(&self, turn: usize, guard: &MutexGuard, span: Duration) {
+        let end = Instant::now() + span;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            sleep(left.min(self.world.plan.ttl / 7)).await;
+            if !guard.is_valid() {
+                self.world.count(|counts| counts.lost += 1);
+                self.world.log.note(|| format!("{} has lost it", self.owner));
+                return;
+            }
+            self.world.history.still_good(turn, self.world.log.note(String::new));
+        }
+    }
+
+    async fn end(&mut self, guard: MutexGuard) {
+        self.world.log.note(|| format!("{} releases", self.owner));
+        if self.dice.chance(30) {
+            return drop(guard);
+        }
+        let start = Instant::now();
+        let was_good = guard.is_valid();
+        let answer = guard.release().await;
+        self.in_time("release", start, RELEASE);
+        self.world.log.note(|| format!("{} is told {answer:?}", self.owner));
+        match answer {
+            Ok(Released::InTime) => {}
+            Ok(_) => self.world.count(|counts| counts.lost += usize::from(was_good)),
+            Err(error) => self.failed("release", &error),
+        }
+    }
+
+    fn note(&self, what: &str, key: usize) -> u64 {
+        self.world.log.note(|| format!("{} {what} k{key}", self.owner))
+    }
+
+    fn in_time(&self, what: &str, since: Instant, limit: Duration) {
+        let took = since.elapsed();
+        if took > limit + SLACK {
+            self.world.violation(format!("{}: {what} took {took:?}, not {limit:?}", self.owner));
+        }
+    }
+
+    /// Counts an error that is a possible answer.
+    fn failed(&self, what: &str, error: &Error) {
+        self.world.log.note(|| format!("{} cannot {what}: {error}", self.owner));
+        self.world.count(|counts| match error.kind() {
+            ErrorKind::Busy { .. } => counts.busy += 1,
+            ErrorKind::Unavailable => counts.unavailable += 1,
+            ErrorKind::Unknown => counts.ambiguous += 1,
+            ErrorKind::Lost { .. } if what == "extend" => counts.lost += 1,
+            kind => self.world.violation(format!("{}: {what} gave {kind:?}", self.owner)),
+        });
+    }
+}
