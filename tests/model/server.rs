@@ -1,8 +1,7 @@
-//! The server: one key, and the scripts of `lock-core/src/store/redis/scripts`, line by line.
+//! The server: one key, and the rules of the scripts in `lock-core/src/store/redis/scripts`, line by line.
 //!
-//! A script is executed at once. Each call carries one thing that is asked, as the scripts deal with many one after another;
-//! only their common lines (the void time, whether there are queues) are not told apart here. Numbers grow, whatever the
-//! counter (queue.lua, `begin` and `finish`).
+//! `script.lua | line` quotes the line that the next statement stands for; a test compares the quotes with the scripts. A
+//! script is executed at once, and each call asks for one thing, since the scripts serve many one after another.
 
 use super::protocol::{Broken, Event, Step};
 use super::state::{
@@ -25,27 +24,31 @@ impl Step<'_> {
 
     /// acquire.lua
     fn acquire(&mut self, token: Token, place: bool, void: bool) -> Answer {
-        // queue.lua `begin`: the server's clock.
+        // queue.lua | time = redis.call('TIME')
         let us = self.time();
-        // `if us <= tonumber(ARGV[2])`
+        // acquire.lua | if us > tonumber(void_after) then
         if void && !self.breaks(Broken::VoidClaimsCount) {
             self.count(Event::VoidClaim);
             return Answer::Void;
         }
-        // `SET lock token NX PX ttl`
+        // acquire.lua | local set = redis.pcall('SET', lock, token, 'NX', 'PX', ttl)
         let taken = self.state.lock.is_none();
         if taken {
             self.state.lock = Some(Lock::of(token, us, Ttl::Full));
-            // `elseif set and waiting == 0`
+            // acquire.lua | elseif set and waiting == 0 then
             if self.state.queue.is_empty() {
                 return Answer::Granted(self.fence());
             }
         }
-        // `local function queued`, `if taken`: a free lock with a queue is the head's, whoever asks. An expired ticket
-        // (`forget_expired`) leaves the model's queue when it expires.
+        // A free lock with a queue is the head's, whoever asks.
+        // acquire.lua | if taken then
         if taken {
+            // Expired tickets leave the model's queue when they expire.
+            // acquire.lua | line.forget_expired(256)
+            // acquire.lua | local head = redis.call('ZRANGE', queue, 0, 0)[1]
             let head = self.state.queue.first().map(|(head, _)| *head);
-            // `head ~= member`: true for one who has no member.
+            // Another than the head is also one who has no member.
+            // acquire.lua | if not (head and head ~= member and line.hand_off()) then
             let another = head.is_some_and(|head| !place || head != token);
             let barges = self.breaks(Broken::FirstToAskTakes);
             if barges || !(another && self.hand_off(us)) {
@@ -54,28 +57,31 @@ impl Step<'_> {
                 if ahead > 0 {
                     self.breach(Promise::FirstInFirstOut);
                 }
-                // `if member then line.leave(member) end`
+                // acquire.lua | if member then line.leave(member) end
                 if place && !self.breaks(Broken::TicketKept) {
                     self.leave(token);
                 }
                 return Answer::Granted(self.fence());
             }
         }
-        // `local holder, left = GET, PTTL`, `if holder == token`
+        // acquire.lua | local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
         let Some(lock) = &mut self.state.lock else { unreachable!("it is held") };
+        // acquire.lua | if holder == token then
         if lock.named && lock.token == token {
             if lock.kept {
                 self.breach(Promise::ReleasedStaysReleased);
             }
+            // acquire.lua | if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
             self.lengthen(us, Ttl::Full, Broken::ClaimShortens);
             self.count(Event::ClaimOfHolder);
             return Answer::Granted(self.fence());
         }
-        // `if not member then return {0, left, ours} end`
+        // acquire.lua | if not member then return {0, left, ours} end
         if !place {
             return Answer::Busy;
         }
-        // `ZADD queue NX ticket member`, `ZSCORE`
+        // acquire.lua | if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) == 1 then
+        // acquire.lua | ticket = tonumber(redis.call('ZSCORE', queue, member))
         let known = self.state.queue.iter().find(|(other, _)| *other == token);
         let ticket = match known {
             Some((_, ticket)) => *ticket,
@@ -85,6 +91,9 @@ impl Step<'_> {
                 ticket
             }
         };
+        // How long the ticket is good, the model leaves open.
+        // acquire.lua | redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
+        // acquire.lua | return {2, left, ours, ticket, place}
         Answer::Queued { us, ticket }
     }
 
@@ -92,27 +101,31 @@ impl Step<'_> {
     fn release(&mut self, request: &Request, member: bool, hold: bool) -> Answer {
         let token = request.token;
         let us = self.time();
+        // release.lua | local holder = redis.pcall('GET', lock)
         let held = self.state.lock.filter(|lock| lock.named);
-        // `if holder == token`
+        // release.lua | if holder == token then
         let blindly = self.breaks(Broken::ReleaseWithoutCompare) && self.state.lock.is_some();
         if blindly || held.is_some_and(|lock| lock.token == token) {
             if self.state.lock.is_some_and(|lock| lock.token != token) {
                 self.breach(Promise::OthersAreNotReleased);
             }
             if hold {
-                // `SET lock '=' .. token PX hold`
+                // release.lua | redis.call('SET', lock, '=' .. token, 'PX', hold)
                 let named = self.breaks(Broken::HoldKeepsToken);
                 let expiry = Span::of(us, Ttl::Full);
                 self.state.lock = Some(Lock { token, named, kept: true, expiry });
                 self.count(Event::KeptForMinHold);
             } else if self.state.queue.is_empty() || !self.hand_off(us) {
-                // `redis.call('DEL', lock)`
+                // release.lua | elseif waiting < count and redis.pcall('EXISTS', queue) ~= 1 then
+                // release.lua | redis.call('DEL', lock)
+                // release.lua | if not (ok and given) then redis.call('DEL', lock) end
                 self.state.lock = None;
             }
         } else if member {
-            // `line.leave(member)`
+            // release.lua | if member ~= '' then pcall(line_of(lock, queue).leave, member) end
             self.leave(token);
         }
+        // release.lua | local now = redis.call('TIME')
         let flight = self.state.traces[usize::from(token)].flight;
         let claims_over = flight.is_none_or(|flight| flight.void);
         Answer::Released { connection: request.connection, claims_over }
@@ -129,7 +142,8 @@ impl Step<'_> {
             self.state.lock = Some(Lock::of(token, us, ttl));
             return Answer::Renewed(ttl);
         }
-        // `if holder ~= token then return holder and 2 or 0 end`
+        // renew.lua | local holder = redis.call('GET', lock)
+        // renew.lua | if holder ~= token then return holder and 2 or 0 end
         let Some(lock) = ours else {
             if self.state.traces[usize::from(token)].release.is_some() {
                 self.count(Event::RenewalCrossesRelease);
@@ -139,19 +153,22 @@ impl Step<'_> {
         if lock.kept {
             self.breach(Promise::ReleasedStaysReleased);
         }
-        // `if PTTL < ttl then PEXPIRE`
+        // renew.lua | if redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
         self.lengthen(us, ttl, Broken::RenewalShortens);
         Answer::Renewed(ttl)
     }
 
-    /// queue.lua, `line.hand_off`: pops until somebody is there.
+    /// queue.lua: pops until somebody is there.
     fn hand_off(&mut self, us: u8) -> bool {
         let mut fence = None;
         while !self.state.queue.is_empty() {
-            // `ZPOPMIN`
+            // queue.lua | local head = redis.call('ZPOPMIN', queue)
+            // queue.lua | redis.call('ZREM', line.alive, member)
             let (token, ticket) = self.state.queue.remove(0);
             let fence = *fence.get_or_insert_with(|| self.fence());
-            // `heard = PUBLISH`: that is up to the world.
+            // How many hear it is up to the world.
+            // queue.lua | heard = redis.pcall('PUBLISH', inbox,
+            // queue.lua | if type(heard) ~= 'number' or heard > 0 or sign == '~' then
             if self.skips > 0 {
                 self.skips -= 1;
                 self.miss(token);
@@ -163,14 +180,14 @@ impl Step<'_> {
             } else {
                 self.state.pushes.push(Message { token, ticket, fence, us });
             }
-            // `SET lock token PX claim`
+            // queue.lua | redis.call('SET', lock, token, 'PX', claim)
             self.state.lock = Some(Lock::of(token, us, Ttl::Claim));
             return true;
         }
         false
     }
 
-    /// `if PTTL < ttl then PEXPIRE`, unless `fault` is what is tried.
+    /// Never shortens, unless `fault` is what is tried.
     fn lengthen(&mut self, us: u8, ttl: Ttl, fault: Broken) {
         let shortens = self.breaks(fault);
         let Some(lock) = &mut self.state.lock else { return };
@@ -182,6 +199,8 @@ impl Step<'_> {
     }
 
     fn leave(&mut self, token: Token) {
+        // queue.lua | redis.call('ZREM', queue, member)
+        // queue.lua | redis.call('ZREM', line.alive, member)
         self.state.queue.retain(|(other, _)| *other != token);
     }
 

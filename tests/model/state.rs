@@ -317,7 +317,8 @@ impl State {
             let traces = &self.traces[first..first + usize::from(turns)];
             (Client { token: turn, early: None, ..client.clone() }, traces.to_vec())
         };
-        let mut sorted: Vec<_> = self.clients.iter().enumerate().map(|(i, c)| (key(c, i), i)).collect();
+        let mut sorted: Vec<_> =
+            self.clients.iter().enumerate().map(|(i, c)| (key(c, i), i)).collect();
         if sorted.is_sorted() {
             return;
         }
