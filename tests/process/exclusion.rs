@@ -7,6 +7,9 @@ use lock_tests::{Experiment, RedisServer, dose, ms};
 use crate::support::contest::Contest;
 use crate::support::worker::{Worker, number};
 
+/// A ttl so long that a lock which nobody has would be found.
+const ORPHAN: u64 = 30_000;
+
 /// Breaks all connections but the one that asks; how many there were.
 pub(crate) fn kill_connections(server: &RedisServer) -> usize {
     let mut cli = server.connect();
@@ -44,7 +47,7 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let fault = "CLIENT KILL, SCRIPT FLUSH and SIGSTOP of the server, together";
     let mut experiment =
         Experiment::new(21, "no two turns at once, no lost update", fault, &events);
-    let contest = Contest { ttl: 5_000, ..Contest::new("rough", 3, ms(dose(4) as u64 * 1_000)) };
+    let contest = Contest { ttl: ORPHAN, ..Contest::new("rough", 3, ms(dose(4) as u64 * 1_000)) };
     let outcome = contest.run(|field| {
         let server = &field.server;
         while !field.is_over(ms(0)) {
@@ -75,7 +78,7 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     let fault = "CLIENT KILL of all connections every 50 ms";
     let name = "no two turns at once, renewals go on, no orphan";
     let mut experiment = Experiment::new(21, name, fault, &events);
-    let contest = Contest { ttl: 3_000, ..Contest::new("killed", 3, ms(dose(3) as u64 * 1_000)) };
+    let contest = Contest { ttl: ORPHAN, ..Contest::new("killed", 3, ms(dose(3) as u64 * 1_000)) };
     let outcome = contest.run(|field| {
         let args = ["ttl=2000".to_owned(), "key=held".to_owned()];
         let mut holder = Worker::start(&field.server, "hold", &args);

@@ -45,17 +45,14 @@ const HARMLESS: u64 = 9;
 
 /// Lets one of them happen.
 fn harmless(field: &mut Field, chance: &mut Chance) {
-    let some = chance.below(field.workers.len() as u64) as usize;
+    // A holder or a waiter, as it comes.
+    let victim = chance.below(field.workers.len() as u64) as usize;
+    // A holder, if there is one.
+    let holder = field.holder("k0").unwrap_or(victim);
     match chance.below(HARMLESS) {
-        // A holder, if there is one.
-        0 | 1 => {
-            let victim = field.holder("k0").unwrap_or(some);
-            field.stop(victim, chance.millis(100, 3 * TTL));
-        }
-        2 => {
-            let victim = field.holder("k1").unwrap_or(some);
-            field.replace(victim);
-        }
+        0 => field.stop(holder, chance.millis(100, 3 * TTL)),
+        1 => field.stop(victim, chance.millis(100, 3 * TTL)),
+        2 => field.replace(if chance.below(2) == 0 { holder } else { victim }),
         3 => {
             field.server.pause();
             sleep(chance.millis(100, 2 * TTL));
