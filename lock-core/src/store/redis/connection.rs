@@ -382,6 +382,7 @@ impl Connection {
         if state.generation == generation {
             state.unanswered += 1;
             if state.unanswered >= UNANSWERED_LIMIT
+                && !mutant!("silent-connection-is-kept")
                 && let Some(live) = state.live.take()
             {
                 drop(state);

@@ -43,6 +43,7 @@ impl Fault {
     /// Whether the server does not have the script's text.
     pub(super) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
+            && !mutant!("forgotten-script")
     }
 
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
@@ -55,6 +56,7 @@ impl Fault {
         match self {
             Self::Refused(error) => {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
+                    && !mutant!("refusals-are-retried")
             }
             Self::NotSent(error) => {
                 let source =
@@ -143,6 +145,9 @@ pub(super) fn is_about_a_key(error: &RedisError) -> bool {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let error = match fault {
+            Fault::Silent(_) if mutant!("timeout-is-busy") => {
+                return Self::busy(std::time::Duration::ZERO);
+            }
             Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => return error,
             Fault::Garbled => {
                 return Self::plain(
