@@ -118,7 +118,9 @@ impl RedisStore {
                 Ok(Answer::Granted(grant)) => return Ok(grant),
                 Ok(Answer::Told(known)) => {
                     voids = 0;
-                    if last {
+                    // Also if it is what was known before, since there is no connection to ask on: to ask again
+                    // would be to go round in circles.
+                    if last || waiting.is_over() {
                         return Err(self.refusal(claim, known.into()));
                     }
                     waiting.report(known);
