@@ -50,7 +50,9 @@ impl<F: Future> Future for LeaseBound<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Err(reason) = this.watch.lease().0.observe() {
+        if let Err(reason) = this.watch.lease().0.observe()
+            && !mutant!("body-beside-a-timer")
+        {
             return Poll::Ready(Err(end(this.body, this.watch, this.span, reason)));
         }
         let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");

@@ -273,6 +273,10 @@ impl Held {
             }
             Ok(Renewed::Nobody) => self.lose(LostReason::Gone),
             Ok(Renewed::Other) => self.lose(LostReason::TakenByOther),
+            Err(_) if mutant!("failed-renewal-is-a-loss") => self.lose(LostReason::Gone),
+            Err(_) if mutant!("failed-renewal-counts") => {
+                self.with(|shared, now| shared.state.renewed(now, ttl, now));
+            }
             Err(error) => {
                 self.with(|shared, _| shared.state.doubted(now));
                 return Err(error);
@@ -285,7 +289,9 @@ impl Held {
     pub(crate) fn on_due(&self) -> OnDue {
         let next = self.with(|shared, now| {
             shared.due = None;
-            shared.state.check(now).ok()?;
+            if !mutant!("renewal-after-release") {
+                shared.state.check(now).ok()?;
+            }
             let deadline = shared.state.deadline();
             if !(self.terms.renewal || shared.is_short) || shared.state.ends_by_hold() {
                 return Some(Err(deadline));
@@ -355,7 +361,9 @@ impl Held {
             let Shared { state, seat, active, due, .. } = shared;
             (first, lost, seat.take(), active.take(), due.take(), state.clone(), now)
         });
-        if let Some(due) = due {
+        if let Some(due) = due
+            && !mutant!("renewal-after-release")
+        {
             self.client.renewer.forget(due);
         }
         if !first {
@@ -365,7 +373,10 @@ impl Held {
         // Counted as held until somebody else counts: the next holder, who waits, or the janitor.
         let _active = active;
         let seat = match seat {
-            Some(seat) if lost.is_none() && self.terms.min_hold.is_none() => {
+            Some(seat)
+                if (lost.is_none() || mutant!("lost-lease-is-handed-on"))
+                    && self.terms.min_hold.is_none() =>
+            {
                 let lease = Handed {
                     token: self.token,
                     chain: self.chain,
@@ -383,7 +394,8 @@ impl Held {
         if let Some(seat) = &seat {
             seat.set_at(Situation::Releasing, now);
         }
-        let hold_until = self.terms.min_hold.map(|least| state.granted_at().saturating_add(least));
+        let hold_until = self.terms.min_hold.filter(|_| !mutant!("min-hold-is-ignored"));
+        let hold_until = hold_until.map(|least| state.granted_at().saturating_add(least));
         let release = Release::new(self.name().clone(), self.token, hold_until);
         let (label, ttl) = (self.key.label(), self.chain.longest_ttl());
         let good_until = if lost.is_none() { Some(state.deadline()) } else { None };
@@ -415,7 +427,8 @@ impl Held {
         let Err(reason) = shared.state.check(now) else { return result };
         let watchers = std::mem::take(&mut shared.watchers);
         // On a release the seat goes along with it, so that the key is claimed again only behind it.
-        let seat = if reason == LostReason::Released { None } else { shared.seat.take() };
+        let stays = reason == LostReason::Released || mutant!("lost-lease-is-handed-on");
+        let seat = if stays { None } else { shared.seat.take() };
         drop(shared);
         if seat.is_some() {
             tracing::warn!(

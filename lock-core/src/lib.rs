@@ -100,6 +100,21 @@
 //! | `test-util` | no | `testing`: a conformance suite for stores and a store that fails on command; leases follow a paused tokio clock |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+/// Whether a known bug is to be there: never, but in a build of the bug zoo.
+#[cfg(not(lock_zoo))]
+macro_rules! mutant {
+    ($name:literal) => {
+        false
+    };
+}
+#[cfg(lock_zoo)]
+macro_rules! mutant {
+    ($name:literal) => {{
+        const { assert!(crate::zoo::is_listed($name), "the list does not have it") };
+        crate::zoo::is($name)
+    }};
+}
+
 mod acquire;
 mod bound;
 mod client;
@@ -123,6 +138,8 @@ pub mod testing;
 pub mod time;
 mod token;
 mod watch;
+#[cfg(lock_zoo)]
+mod zoo;
 
 pub use self::bound::LeaseBound;
 pub use self::client::{Drained, LockClient, LockClientBuilder};

@@ -228,6 +228,10 @@ impl Mutex {
             let body = pin!(entered.bound(body(entered.lease())));
             body.await
         }?;
+        #[cfg(lock_zoo)]
+        if mutant!("failed-release-replaces-the-result") {
+            return entered.release_or_fail().await.map(|_| output);
+        }
         entered.release().await;
         Ok(output)
     }

@@ -5,6 +5,7 @@
 
 mod acquire;
 mod bad_input;
+mod canaries;
 mod cancelled;
 mod cancelled_waiter;
 mod crowd;

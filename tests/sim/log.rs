@@ -11,15 +11,25 @@ pub(crate) struct Log(Arc<Mutex<Inner>>);
 
 struct Inner {
     origin: Instant,
-    /// Kept only where somebody will read or compare it.
-    text: Option<String>,
+    reader: Reader,
+    text: String,
     events: u64,
 }
 
+/// Who reads a log.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Reader {
+    Nobody,
+    /// The test, to compare it.
+    Test,
+    /// Somebody who wants to see what happens, in a simulation that may never end.
+    Human,
+}
+
 impl Log {
-    pub(crate) fn new(keep: bool) -> Self {
-        let text = keep.then(String::new);
-        Self(Arc::new(Mutex::new(Inner { origin: Instant::now(), text, events: 0 })))
+    pub(crate) fn new(reader: Reader) -> Self {
+        let inner = Inner { origin: Instant::now(), reader, text: String::new(), events: 0 };
+        Self(Arc::new(Mutex::new(inner)))
     }
 
     /// Notes an event, and gives its number.
@@ -27,13 +37,20 @@ impl Log {
         let mut inner = self.0.lock().unwrap();
         inner.events += 1;
         let at = inner.origin.elapsed().as_millis();
-        if let Some(text) = &mut inner.text {
-            writeln!(text, "{at:>6} {}", what()).unwrap();
+        match inner.reader {
+            Reader::Nobody => {}
+            Reader::Test => writeln!(inner.text, "{at:>6} {}", what()).unwrap(),
+            Reader::Human => {
+                let what = what();
+                if !what.is_empty() {
+                    println!("{at:>6} {what}");
+                }
+            }
         }
         inner.events
     }
 
     pub(crate) fn text(&self) -> String {
-        self.0.lock().unwrap().text.clone().unwrap_or_default()
+        self.0.lock().unwrap().text.clone()
     }
 }

@@ -4,6 +4,7 @@
 //! what happened.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
+mod crowd;
 mod dice;
 mod fake;
 mod history;

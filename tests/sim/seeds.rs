@@ -1,11 +1,12 @@
 //! Many seeds.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use lock_tests::Experiment;
 
+use crate::crowd;
+use crate::log::Reader;
 use crate::world::{self, Counts};
 
 /// How many seeds are run by default, in which order is no matter.
@@ -31,28 +32,13 @@ fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
     let seeds = seeds();
     let start = Instant::now();
     let total = Mutex::new((Counts::default(), Vec::new()));
-    let next = AtomicU64::new(seeds.start);
     let verbose = seeds.end - seeds.start == 1;
-    let threads = std::thread::available_parallelism().unwrap().get();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    let outcome = world::run(seed, verbose);
-                    if verbose {
-                        println!("{}", outcome.log);
-                    }
-                    let (counts, violations) = &mut *total.lock().unwrap();
-                    *counts += outcome.counts;
-                    if !outcome.violations.is_empty() {
-                        violations.push((seed, outcome.violations));
-                    }
-                }
-            });
+    crowd::each(seeds.clone(), |seed| {
+        let outcome = world::run(seed, if verbose { Reader::Human } else { Reader::Nobody });
+        let (counts, violations) = &mut *total.lock().unwrap();
+        *counts += outcome.counts;
+        if !outcome.violations.is_empty() {
+            violations.push((seed, outcome.violations));
         }
     });
     let (counts, violations) = total.into_inner().unwrap();
@@ -76,7 +62,7 @@ fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
 #[test]
 fn a_seed_repeats_itself() {
     for seed in 0..20 {
-        let (one, two) = (world::run(seed, true), world::run(seed, true));
+        let (one, two) = (world::run(seed, Reader::Test), world::run(seed, Reader::Test));
         for (number, (one, two)) in one.log.lines().zip(two.log.lines()).enumerate() {
             assert_eq!(one, two, "seed {seed}, line {number}");
         }

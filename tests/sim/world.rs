@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::dice::Dice;
 use crate::fake::{Fake, Traits};
 use crate::history::History;
-use crate::log::Log;
+use crate::log::{Log, Reader};
 use crate::net::{Latency, Machine, Net, Way};
 use crate::task::Task;
 
@@ -102,12 +102,12 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// The queue of one who is gone is kept this long by the server.
 const QUEUE_LIFE: Duration = Duration::from_secs(125);
 
-/// Runs the simulation of `seed`. The log is kept only if somebody wants to see it.
-pub(crate) fn run(seed: u64, keep_log: bool) -> Outcome {
+/// Runs the simulation of `seed`.
+pub(crate) fn run(seed: u64, reader: Reader) -> Outcome {
     let _seeded = Seeded::with(seed);
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(simulate(Dice::new(seed), keep_log))
+    runtime.block_on(simulate(Dice::new(seed), reader))
 }
 
 impl Plan {
@@ -184,9 +184,9 @@ struct Stage {
     dice: Dice,
 }
 
-async fn simulate(mut dice: Dice, keep_log: bool) -> Outcome {
+async fn simulate(mut dice: Dice, reader: Reader) -> Outcome {
     let plan = Plan::roll(&mut dice);
-    let log = Log::new(keep_log);
+    let log = Log::new(reader);
     log.note(|| format!("{plan:?}"));
     let fake = Fake::new(plan.traits, log.clone());
     let net = Net::new(fake.clone(), plan.latency, dice.split());

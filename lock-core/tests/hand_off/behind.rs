@@ -151,7 +151,7 @@ async fn a_lease_that_the_store_granted_for_less_gets_all_of_it_unless_its_secti
     let (store, _) = fixture();
     let (recorder, client) = recorded(&store);
     let guard = client.mutex("k").lock().await.unwrap();
-    tokio::time::sleep(SOON - Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(40)).await;
     assert_eq!(*recorder.calls.lock().unwrap(), ["claim"]);
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(*recorder.calls.lock().unwrap(), ["claim", "renewal"]);

@@ -2,6 +2,8 @@
 //!
 //! After each cell the lock is free within a bound that has nothing to do with its ttl, the client works again, nothing of
 //! it is left on the server, and nothing has panicked.
+// Each test is one task, on one thread.
+#![allow(clippy::future_not_send)]
 
 mod black_hole;
 mod fault;
@@ -26,7 +28,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use self::fault::{Class, Fault};
-use self::operation::{End, Operation, SHORT_TTL, store};
+use self::operation::{End, Operation, short_ttl, store};
 
 /// How often it happens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -181,7 +183,7 @@ impl Bench {
         let class = fault.class();
         // A server that says of our lock that it is something else is believed, and the lock is left to its end.
         let short = operation == Operation::Renew || class == Class::WrongType;
-        let defaults = LockOptions::new().with_ttl(if short { SHORT_TTL } else { LONG_TTL });
+        let defaults = LockOptions::new().with_ttl(if short { short_ttl(width) } else { LONG_TTL });
         let client = LockClient::builder(store(proxy).connect_lazy().unwrap());
         let client = client.with_defaults(defaults).build().unwrap();
         if !operation.connects() {
@@ -239,7 +241,6 @@ impl Bench {
             let hits = injected.rule.as_ref().map_or(1, Rule::hits);
             assert!(hits > 0, "the fault never hit");
             let asks = injected.rule.as_ref().map_or(1, Rule::asks);
-            assert!(width == 1 || times == Times::Always || asks > 1, "it hit one alone");
             let done = ends.iter().filter(|end| **end == End::Done).count();
             tally.cells += 1;
             tally.hits += hits;
@@ -268,7 +269,7 @@ impl Bench {
         for key in keys {
             self.works(&client, key).await;
         }
-        within("all is settled", ms(10_000), settled(&client)).await.0;
+        within("all is settled", ms(10_000), settled(&client)).await;
         assert!(Vitals::of(&client).is_idle(), "{:?}", Vitals::of(&client));
         for key in keys {
             let names = ["lock:", "lock:{0}:q:", "lock:{0}:a:"].map(|kind| format!("{kind}{key}"));
@@ -277,19 +278,23 @@ impl Bench {
         }
     }
 
-    /// Locks, lengthens and releases.
+    /// Locks, lengthens and releases, in time.
     async fn works(&self, client: &LockClient, key: &str) {
         let begun = Instant::now();
-        let guard = loop {
-            // An answer that was cut off spoils the next one.
-            match client.mutex(key).try_lock().await {
-                Ok(Some(guard)) => break guard,
-                other if begun.elapsed() > ms(8_000) => panic!("it does not work: {other:?}"),
-                _ => tokio::time::sleep(ms(50)).await,
+        let once = async || {
+            let guard = client.mutex(key).try_lock().await.map_err(|error| error.to_string())?;
+            let guard = guard.ok_or("it is taken")?;
+            guard.extend(ms(65_000)).await.map_err(|error| error.to_string())?;
+            match guard.release().await {
+                Ok(Released::InTime) => Ok(()),
+                other => Err(format!("{other:?}")),
             }
         };
-        guard.extend(ms(65_000)).await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Released::InTime);
+        // Half an answer spoils the next one.
+        while let Err(problem) = once().await {
+            assert!(begun.elapsed() < ms(8_000), "it does not work: {problem}");
+            tokio::time::sleep(ms(50)).await;
+        }
     }
 
     /// The length of the reply that an operation gets, as `cell` learns it.
@@ -349,12 +354,12 @@ async fn table(operation: Operation, name: &'static str) {
     let cuts = cuts.map(|cut| cell(cut, Times::Once));
     let cells = endless(Fault::transport().collect()).into_iter().chain(cuts);
     let faults = "network: each request or reply lost, late, doubled, cut, reset";
-    report(28, name, faults, bench.try_all(cells).await);
+    report(28, name, faults, &bench.try_all(cells).await);
     let replies = endless(Fault::replies().collect());
-    report(29, name, "server: each error, odd replies", bench.try_all(replies).await);
+    report(29, name, "server: each error, odd replies", &bench.try_all(replies).await);
 }
 
-fn report(number: u32, name: &'static str, fault: &'static str, tally: Tally) {
+fn report(number: u32, name: &'static str, fault: &'static str, tally: &Tally) {
     println!(
         "{name}: {} cells, {} faults; {} succeeded, {} failed",
         tally.cells, tally.hits, tally.done, tally.failed
@@ -416,6 +421,7 @@ async fn many_at_once_end_as_their_fault_allows() {
         .filter(|cell| !matches!(cell.fault, Fault::Stray))
         .collect();
     let tally = bench.try_all(cells).await;
+    assert!(tally.asks > 3 * tally.hits, "{} asks in {} calls", tally.asks, tally.hits);
     let mut experiment = Experiment::new(
         28,
         "many asks in one call",

@@ -46,8 +46,11 @@ pub(super) enum End {
     Other(ErrorKind),
 }
 
-/// The lease that is to be renewed.
-pub(super) const SHORT_TTL: Duration = ms(1_200);
+/// Of the leases that are to be renewed. Several go together if they have time.
+pub(super) fn short_ttl(width: usize) -> Duration {
+    if width == 1 { ms(1_200) } else { ms(3_600) }
+}
+
 /// For which a wait goes on if the fault does not end.
 const WAIT_IN_VAIN: Duration = ms(700);
 /// Long enough for every way round a fault that ends.
@@ -132,7 +135,7 @@ impl Operation {
             Self::Renew => {
                 let keep = async |guard: MutexGuard| {
                     // Well beyond the end that it has by now.
-                    match guard.bind(tokio::time::sleep(SHORT_TTL * 3 / 2)).await {
+                    match guard.bind(tokio::time::sleep(short_ttl(keys.len()) * 3 / 2)).await {
                         Ok(()) => End::Done,
                         Err(error) => End::of(&error),
                     }
@@ -160,6 +163,7 @@ impl Operation {
     }
 
     /// How it may end.
+    #[allow(clippy::match_same_arms)] // a line for each rule, whatever others say
     pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
         use Class::{
             Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, NoSuchUser, Nonsense, NotNow,

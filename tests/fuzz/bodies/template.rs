@@ -2,9 +2,9 @@
 
 #[allow(dead_code, clippy::redundant_pub_crate)] // the macros use all of it
 #[path = "../../../lock-macros/src/template.rs"]
-mod template;
+mod parser;
 
-use self::template::{Part, Template};
+use self::parser::{Part, Template};
 
 /// Parses `data`.
 pub fn parse(data: &[u8]) {

@@ -79,10 +79,12 @@ impl Keys {
         Some(answer.unwrap_or_else(Reply::Error))
     }
 
-    /// The keys that there are at `now_ms`.
+    /// The keys that there are at `now_ms`, without locks that are kept for a while after their release.
     pub(crate) fn names(&mut self, now_ms: u64) -> Vec<String> {
         self.forget_expired(now_ms);
-        self.entries.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
+        let is_kept = |entry: &Entry| matches!(&entry.value, Value::Text(text) if text.starts_with(b"="));
+        let names = self.entries.iter().filter(|(_, entry)| !is_kept(entry));
+        names.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     fn forget_expired(&mut self, now_ms: u64) {

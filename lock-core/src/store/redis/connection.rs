@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
 use super::connector::{Dialer, Wire};
-use super::error::{Fault, is_about_password};
+use super::error::{Fault, discreet, is_about_password};
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
@@ -289,7 +289,7 @@ impl Connection {
     }
 
     fn no_connection(&self, error: impl Into<RedisError>) -> Error {
-        let error = error.into();
+        let error = discreet(error.into());
         if is_about_password(&error) {
             return Error::unavailable("redis refused the user name or password", error);
         }
@@ -382,6 +382,7 @@ impl Connection {
         if state.generation == generation {
             state.unanswered += 1;
             if state.unanswered >= UNANSWERED_LIMIT
+                && !mutant!("silent-connection-is-kept")
                 && let Some(live) = state.live.take()
             {
                 drop(state);

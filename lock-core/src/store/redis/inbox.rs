@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::connection::{Connection, Health, Live};
-use super::error::Fault;
+use super::error::{Fault, discreet};
 use super::keys;
 use super::waiter::Message;
 use crate::error::{Error, ErrorKind};
@@ -199,7 +199,7 @@ impl Inbox {
             }
             Ok(Err(error)) => match Fault::of(error) {
                 Fault::Refused(error) => {
-                    self.warn(connection.label(), &error.to_string());
+                    self.warn(connection.label(), &discreet(error).to_string());
                     Line::Refused(live.generation)
                 }
                 fault if live.resp3 => {
@@ -253,7 +253,7 @@ impl Inbox {
             Ok(_) if live.resp3 => Ok(Line::Pushed(live.generation)),
             Ok(_) => Ok(Line::Subscribed),
             Err(Fault::Refused(error)) => {
-                self.warn(connection.label(), &error.to_string());
+                self.warn(connection.label(), &discreet(error).to_string());
                 Ok(Line::Refused(live.generation))
             }
             Err(fault) => Err(fault),

@@ -183,6 +183,11 @@ impl RedisStore {
         until: Option<Instant>,
     ) -> Result<Claimed, Fault> {
         match self.claim_once(claim, place, until).await {
+            #[cfg(lock_zoo)]
+            Err(Fault::Broken(_)) if mutant!("retry-with-a-new-token") => {
+                let token = Token::fresh().map_err(Fault::NotSent)?;
+                self.claim_once(&Claim { token, ..claim.clone() }, None, until).await
+            }
             Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
             answer => answer,
         }
@@ -224,13 +229,34 @@ impl RedisStore {
         let answer = connection.ask(&live, ask, until).await;
         let claimed = answer.and_then(|answer| ask::claimed(&answer));
         flight.ended(&claimed);
+        #[cfg(lock_zoo)]
+        if is_mistaken_for_a_grant(&claimed) {
+            return Ok(Claimed::Granted { us: sent_us, fence: sent_us });
+        }
         let claimed = claimed?;
+        #[cfg(lock_zoo)]
+        let claimed = self.number_apart(&live, claim, claimed).await;
         let (Claimed::Granted { us, .. }
         | Claimed::Queued { us, .. }
         | Claimed::Busy { us, .. }
         | Claimed::Void { us }) = claimed;
         connection.clock().saw(us, sent);
         Ok(claimed)
+    }
+
+    /// The mutant that numbers a grant by a command of its own.
+    #[cfg(lock_zoo)]
+    async fn number_apart(&self, live: &Live, claim: &Claim, claimed: Claimed) -> Claimed {
+        let Claimed::Granted { us, .. } = claimed else { return claimed };
+        if !mutant!("fence-by-a-second-command") {
+            return claimed;
+        }
+        let (mut incr, mut counter) = (redis::cmd("INCR"), String::new());
+        incr.arg(keys::counter(claim.name.namespace(), &mut counter));
+        match self.connection.send(live, &incr, None).await {
+            Ok(Value::Int(fence)) => Claimed::Granted { us, fence: fence.unsigned_abs() },
+            other => panic!("INCR: {other:?}"),
+        }
     }
 
     /// Claims without a number: one plain command. `None` if the lock is taken.
@@ -265,7 +291,11 @@ impl RedisStore {
         for _ in 0..2 {
             let sent = Instant::now();
             match self.claim(claim, None, until).await {
-                Ok(Claimed::Granted { fence, .. }) => return Ok(granted(claim, fence, sent)),
+                Ok(Claimed::Granted { fence, .. }) => {
+                    let sent =
+                        if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
+                    return Ok(granted(claim, fence, sent));
+                }
                 Ok(Claimed::Busy { taken, .. } | Claimed::Queued { taken, .. }) => {
                     return Err(self.refusal(claim, Error::busy(taken.left)));
                 }
@@ -381,6 +411,16 @@ impl fmt::Display for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+/// The mutants that take another answer, or none, for a grant.
+#[cfg(lock_zoo)]
+fn is_mistaken_for_a_grant(answer: &Result<Claimed, Fault>) -> bool {
+    match answer {
+        Err(Fault::Silent(_)) => mutant!("unknown-is-granted"),
+        Err(fault) => mutant!("wrong-type-is-free") && fault.is_wrong_type(),
+        Ok(_) => false,
     }
 }
 

@@ -118,7 +118,9 @@ impl RedisStore {
                 Ok(Answer::Granted(grant)) => return Ok(grant),
                 Ok(Answer::Told(known)) => {
                     voids = 0;
-                    if last {
+                    // Also if it is what was known before, since there is no connection to ask on: to ask again
+                    // would be to go round in circles.
+                    if last || waiting.is_over() {
                         return Err(self.refusal(claim, known.into()));
                     }
                     waiting.report(known);
@@ -239,6 +241,8 @@ impl<'a> Wait<'a> {
             };
         }
         let sent = Instant::now();
+        #[cfg(lock_zoo)]
+        self.queued.iter_mut().for_each(|queued| queued.waiter.asked(sent));
         let store = self.store;
         let place = self.queued.as_ref().map(|queued| Place {
             member: Arc::clone(&queued.member),
@@ -273,6 +277,7 @@ impl<'a> Wait<'a> {
         };
         match answer {
             Claimed::Granted { fence, .. } => {
+                let sent = if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
                 let grant = Grant::new(fence, sent, self.claim.ttl);
                 Ok(Answer::Granted(self.entered(grant)))
             }
@@ -281,6 +286,9 @@ impl<'a> Wait<'a> {
                 self.contended = true;
                 self.next = Instant::now();
                 self.known = Some((Progress::Busy(taken.left), self.next));
+                if mutant!("no-claim-after-subscribing") {
+                    self.next = self.next.saturating_add(HEAD_PAUSE);
+                }
                 Ok(Answer::Told(Progress::Busy(taken.left)))
             }
             Claimed::Queued { us, taken, ticket, place } => {
@@ -367,6 +375,12 @@ impl Queued {
             (true, place) => HEAD_PAUSE + HEAD_PAUSE * u32::try_from(place / 64).unwrap_or(4),
         };
         let mut pause = jittered_down(usual.min(longest));
+        if mutant!("polling-without-a-pause") {
+            return Duration::from_millis(1);
+        }
+        if mutant!("messages-alone") && self.told {
+            return ttl;
+        }
         if place > 0 {
             return pause;
         }

@@ -1,0 +1,46 @@
+//! Runs simulations on all cores.
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A simulation that takes longer than this goes round in circles.
+const ENDLESS: Duration = Duration::from_secs(15);
+
+/// Runs `simulation` for each seed, as many at a time as there are cores.
+///
+/// Ends the process if one does not end, since nothing else stops a thread.
+pub(crate) fn each(seeds: Range<u64>, simulation: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(seeds.start);
+    let threads = thread::available_parallelism().unwrap().get();
+    let at_work = Mutex::new(vec![None; threads]);
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (next, seeds, at_work, simulation) = (&next, &seeds, &at_work, &simulation);
+            scope.spawn(move || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        at_work.lock().unwrap()[thread] = None;
+                        return;
+                    }
+                    at_work.lock().unwrap()[thread] = Some((seed, Instant::now()));
+                    simulation(seed);
+                }
+            });
+        }
+        while next.load(Ordering::Relaxed) < seeds.end
+            || at_work.lock().unwrap().iter().any(Option::is_some)
+        {
+            thread::sleep(Duration::from_millis(5));
+            for (seed, since) in at_work.lock().unwrap().iter().flatten() {
+                if since.elapsed() > ENDLESS {
+                    println!("seed {seed} does not end: LOCK_SIM_SEED={seed} repeats it");
+                    std::process::exit(101);
+                }
+            }
+        }
+    });
+}
