@@ -4,24 +4,34 @@
 //! clients give up, crash and reconnect, at any moment and in any order. Every state that can be reached is looked at.
 //! [`server`] has the rules of the scripts, [`client`] those of the client, [`protocol`] what may happen and what must hold.
 //!
-//! Outside it: what durations do to the order of things (the margins of a lease, the server's time in a grant), which the
-//! property tests in `lock-core` try; failovers and lost data; and how soon anybody is served.
+//! Outside it: what durations do to the order of things, which [`arithmetic`] tries; failovers and lost data; and how soon
+//! anybody is served. [`keys`] tries what the model takes for granted: that a key stands for one thing.
 
 #![allow(clippy::print_stdout)] // how many states there were
 
+mod arithmetic;
 mod client;
+mod keys;
+mod lease;
 mod protocol;
+mod random;
 mod server;
 mod state;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use lock_core::time;
 use lock_tests::{Experiment, dose};
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::protocol::{Broken, Event, Protocol};
 use self::state::Rare;
+
+/// Where the files in [`lease`] look for it.
+mod error {
+    pub(crate) use lock_core::LostReason;
+}
 
 /// Everything that may happen.
 const ANYTHING: [Rare; 15] = [
@@ -194,11 +204,7 @@ fn wrong_rules_are_refuted() {
         (Broken::VoidClaimsCount, LEFT_BEHIND, &[(Void, 1), (Cancel, 1), (Reconnect, 1)]),
         (Broken::FirstToAskTakes, "first in, first out", &[(Expiry, 1)]),
         (Broken::TicketKept, LEFT_BEHIND, &[(Expiry, 1), (Refresh, 1)]),
-        (
-            Broken::ClaimShortens,
-            ON_RECORD,
-            &[(Extend, 1), (Expiry, 1), (Reconnect, 1)],
-        ),
+        (Broken::ClaimShortens, ON_RECORD, &[(Extend, 1), (Expiry, 1), (Reconnect, 1)]),
         (Broken::ReleaseWithoutCompare, "only the holder releases", &[(Expiry, 1)]),
         (Broken::HoldKeepsToken, "what is released stays released", &[(Renew, 1), (Reconnect, 1)]),
         (Broken::RenewalBySet, "a renewal creates nothing", &[(Renew, 1), (Expiry, 1)]),
