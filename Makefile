@@ -2,8 +2,9 @@
 
 CARGO ?= cargo
 NEED := .ci/need
+SEEDS ?= 20000
 
-.PHONY: help demo test test-interop test-browser lint doc bench bench-quick
+.PHONY: help demo test test-interop test-browser lint doc bench bench-quick faults faults-quick sim zoo
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +23,22 @@ test-interop: ## Against redis-py and node-redlock: who holds a lock is seen by 
 test-browser: ## The web page of the flash sale, pressed in headless Chromium
 	@$(NEED) redis-server node npm chromium
 	tests/browser/run
+
+faults: ## The whole programme of faults: model, simulation, proxy, processes, mutants; writes tests/FAULTS.md
+	@$(NEED) redis-server
+	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- $(ARGS)
+
+faults-quick: ## The same in a small dose; writes into target/ (ARGS="--help")
+	@$(NEED) redis-server
+	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- --quick $(ARGS)
+
+sim: ## The real client on a simulated network, by seed (SEEDS=20000)
+	@$(NEED) redis-server
+	LOCK_SIM_SEEDS=$(SEEDS) $(CARGO) test --package lock-tests --all-features --test sim
+
+zoo: ## Known bugs, brought back one at a time: the tests must notice each (ARGS="--list")
+	@$(NEED) redis-server
+	$(CARGO) run --package lock-tests --bin zoo -- $(ARGS)
 
 .PHONY: need-test
 need-test:

@@ -205,6 +205,10 @@ impl<'a> Pending<'a> {
         let ttl = wish.terms.ttl;
         let (token, longest_ttl) = match pledge {
             Some(pledge) => (pledge.token, pledge.ttl.max(ttl)),
+            #[cfg(lock_zoo)]
+            None if mutant!("token-of-the-lock-object") => {
+                (crate::zoo::token_of(wish.client.id, wish.name())?, ttl)
+            }
             None => (Token::fresh()?, ttl),
         };
         let mut claim = Claim::exclusive(wish.name().clone(), token, ttl);
@@ -275,7 +279,9 @@ impl<'a> Pending<'a> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let Some(seat) = self.seat.take() {
+        if let Some(seat) = self.seat.take()
+            && !mutant!("dropped-claim-is-forgotten")
+        {
             let (token, ttl) = (self.claim.token, self.longest_ttl);
             Pledge { token, ttl, label: self.wish.key.label() }.pass_on(seat);
         }
@@ -344,6 +350,13 @@ impl Entered {
     ) -> impl Future<Output = Result<F::Output, Error>> + use<F> {
         let body = Scoped::new(self.holds.clone(), body);
         async move { Ok(body.await) }
+    }
+
+    /// The mutant that lets the failure of the release be the result.
+    #[cfg(lock_zoo)]
+    pub(crate) async fn release_or_fail(self) -> Result<crate::Released, Error> {
+        let How::Own(guard) = self.how else { return Ok(crate::Released::InTime) };
+        guard.release().await
     }
 
     /// Leaves, and waits for the release if the lock was taken here. The body's result is not ours to

@@ -14,9 +14,10 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::error::{Error, LostReason};
-use crate::held::{Lease, Watch};
+use crate::held::Lease;
 use crate::scope::Scoped;
 use crate::time::Deadline;
+use crate::watch::Watch;
 
 pin_project! {
     /// Drives a future while its lease is good; made by [`MutexGuard::bind`](crate::MutexGuard::bind).
@@ -49,7 +50,9 @@ impl<F: Future> Future for LeaseBound<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Err(reason) = this.watch.lease().0.observe() {
+        if let Err(reason) = this.watch.lease().0.observe()
+            && !mutant!("body-beside-a-timer")
+        {
             return Poll::Ready(Err(end(this.body, this.watch, this.span, reason)));
         }
         let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");

@@ -145,7 +145,7 @@ impl Deref for MutexGuard {
 
 impl Drop for MutexGuard {
     fn drop(&mut self) {
-        if self.ended {
+        if self.ended || mutant!("dropped-guard-is-left-to-its-ttl") {
             return;
         }
         let held = &self.lease.0;

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::Context;
 use std::time::Duration;
 
 use crate::client::{Active, Inner};
@@ -19,53 +19,13 @@ use crate::scope::Place;
 use crate::store::{Name, Release, Renewal, Renewed};
 use crate::time::{Deadline, Instant};
 use crate::token::Token;
+use crate::watch::{Watch, Watchers};
 
 /// Watches a held lock, and can extend it, but not release it: that is the guard's right.
 ///
 /// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease is over.
 #[derive(Clone)]
 pub struct Lease(pub(crate) Arc<Held>);
-
-/// A task's interest in the end of a lease; gone when dropped, so that those who come and go leave nothing.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    lease: Lease,
-    place: Option<u64>,
-}
-
-impl Watch {
-    pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease, place: None }
-    }
-
-    pub(crate) fn lease(&self) -> &Lease {
-        &self.lease
-    }
-
-    /// Ready when the lease is over. Wakes the task of `cx` then: when somebody says so, and by `deadline`, which is
-    /// more exact than the renewer's schedule.
-    pub(crate) fn poll_end(
-        &mut self,
-        deadline: Pin<&mut Deadline>,
-        cx: &mut Context<'_>,
-    ) -> Poll<LostReason> {
-        if let Some(reason) = self.lease.0.lock().watch(&mut self.place, cx) {
-            return Poll::Ready(reason);
-        }
-        let mut end = LostReason::Expired;
-        let held = &self.lease.0;
-        ready!(deadline.poll(|| held.observe().map_err(|reason| end = reason).ok(), cx));
-        Poll::Ready(end)
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.lease.0.lock().watchers.retain(|(watcher, _)| *watcher != place);
-        }
-    }
-}
 
 /// The shared record of one held lock.
 pub(crate) struct Held {
@@ -84,7 +44,6 @@ struct Shared {
     state: LeaseState,
     /// Who wants to know when the lease ends.
     watchers: Watchers,
-    next_watcher: u64,
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
     /// Counts the lease as held until its release begins.
@@ -93,55 +52,6 @@ struct Shared {
     due: Option<Due>,
     /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
     is_short: bool,
-}
-
-/// Tasks to wake; the first without an allocation, for mostly there is one.
-#[derive(Default)]
-struct Watchers {
-    first: Option<(u64, Waker)>,
-    more: Vec<(u64, Waker)>,
-}
-
-impl Watchers {
-    fn push(&mut self, watcher: (u64, Waker)) {
-        match &self.first {
-            None => self.first = Some(watcher),
-            Some(_) => self.more.push(watcher),
-        }
-    }
-
-    fn retain(&mut self, stays: impl Fn(&(u64, Waker)) -> bool) {
-        self.first.take_if(|first| !stays(first));
-        self.more.retain(stays);
-    }
-
-    fn find(&mut self, place: u64) -> Option<&mut Waker> {
-        let mut all = self.first.iter_mut().chain(&mut self.more);
-        all.find(|(watcher, _)| *watcher == place).map(|(_, waker)| waker)
-    }
-
-    #[cfg(feature = "test-util")]
-    fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.more.len()
-    }
-}
-
-impl Shared {
-    /// Has the task of `cx` woken when the lease ends; why it has, if somebody said so already.
-    fn watch(&mut self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
-        if let Some(reason) = self.state.told() {
-            return Some(reason);
-        }
-        match place.and_then(|place| self.watchers.find(place)) {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => {
-                *place = Some(self.next_watcher);
-                self.watchers.push((self.next_watcher, cx.waker().clone()));
-                self.next_watcher += 1;
-            }
-        }
-        None
-    }
 }
 
 /// What becomes of a lease that its guard ends.
@@ -275,7 +185,6 @@ impl Held {
         let shared = Shared {
             state,
             watchers: Watchers::default(),
-            next_watcher: 0,
             seat: Some(seat),
             active: Some(active),
             due: None,
@@ -291,7 +200,7 @@ impl Held {
             place: OnceLock::new(),
             shared: Mutex::new(shared),
         });
-        let first = if lifted && (!terms.renewal || chain.is_handed_on()) {
+        let first = if lifted {
             lift_due(now, deadline)
         } else if terms.renewal {
             renewal_due(now, deadline)
@@ -314,6 +223,21 @@ impl Held {
     /// What is left of the lease, or why it is over.
     pub(crate) fn observe(&self) -> Result<Duration, LostReason> {
         self.with(|shared, now| shared.state.check(now))
+    }
+
+    /// Has the task of `cx` woken when the lease ends; why it has, if somebody said so already.
+    pub(crate) fn watch(&self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
+        let mut shared = self.lock();
+        let told = shared.state.told();
+        if told.is_none() {
+            shared.watchers.register(place, cx.waker());
+        }
+        told
+    }
+
+    /// Forgets the watcher at `place`.
+    pub(crate) fn unwatch(&self, place: u64) {
+        self.lock().watchers.remove(place);
     }
 
     /// How many watch for its end.
@@ -349,6 +273,10 @@ impl Held {
             }
             Ok(Renewed::Nobody) => self.lose(LostReason::Gone),
             Ok(Renewed::Other) => self.lose(LostReason::TakenByOther),
+            Err(_) if mutant!("failed-renewal-is-a-loss") => self.lose(LostReason::Gone),
+            Err(_) if mutant!("failed-renewal-counts") => {
+                self.with(|shared, now| shared.state.renewed(now, ttl, now));
+            }
             Err(error) => {
                 self.with(|shared, _| shared.state.doubted(now));
                 return Err(error);
@@ -361,7 +289,9 @@ impl Held {
     pub(crate) fn on_due(&self) -> OnDue {
         let next = self.with(|shared, now| {
             shared.due = None;
-            shared.state.check(now).ok()?;
+            if !mutant!("renewal-after-release") {
+                shared.state.check(now).ok()?;
+            }
             let deadline = shared.state.deadline();
             if !(self.terms.renewal || shared.is_short) || shared.state.ends_by_hold() {
                 return Some(Err(deadline));
@@ -431,7 +361,9 @@ impl Held {
             let Shared { state, seat, active, due, .. } = shared;
             (first, lost, seat.take(), active.take(), due.take(), state.clone(), now)
         });
-        if let Some(due) = due {
+        if let Some(due) = due
+            && !mutant!("renewal-after-release")
+        {
             self.client.renewer.forget(due);
         }
         if !first {
@@ -441,7 +373,10 @@ impl Held {
         // Counted as held until somebody else counts: the next holder, who waits, or the janitor.
         let _active = active;
         let seat = match seat {
-            Some(seat) if lost.is_none() && self.terms.min_hold.is_none() => {
+            Some(seat)
+                if (lost.is_none() || mutant!("lost-lease-is-handed-on"))
+                    && self.terms.min_hold.is_none() =>
+            {
                 let lease = Handed {
                     token: self.token,
                     chain: self.chain,
@@ -459,7 +394,8 @@ impl Held {
         if let Some(seat) = &seat {
             seat.set_at(Situation::Releasing, now);
         }
-        let hold_until = self.terms.min_hold.map(|least| state.granted_at().saturating_add(least));
+        let hold_until = self.terms.min_hold.filter(|_| !mutant!("min-hold-is-ignored"));
+        let hold_until = hold_until.map(|least| state.granted_at().saturating_add(least));
         let release = Release::new(self.name().clone(), self.token, hold_until);
         let (label, ttl) = (self.key.label(), self.chain.longest_ttl());
         let good_until = if lost.is_none() { Some(state.deadline()) } else { None };
@@ -491,7 +427,8 @@ impl Held {
         let Err(reason) = shared.state.check(now) else { return result };
         let watchers = std::mem::take(&mut shared.watchers);
         // On a release the seat goes along with it, so that the key is claimed again only behind it.
-        let seat = if reason == LostReason::Released { None } else { shared.seat.take() };
+        let stays = reason == LostReason::Released || mutant!("lost-lease-is-handed-on");
+        let seat = if stays { None } else { shared.seat.take() };
         drop(shared);
         if seat.is_some() {
             tracing::warn!(
@@ -499,9 +436,7 @@ impl Held {
             );
         }
         drop(seat);
-        for (_, waker) in watchers.first.into_iter().chain(watchers.more) {
-            waker.wake();
-        }
+        watchers.wake();
         result
     }
 }

@@ -79,12 +79,12 @@
 //! processes get their turn. The line as a whole has one claim in the store.
 //!
 //! On Redis the claims of processes stand in a queue, first come first served. The release gives the lock straight to the
-//! first of them for a short time (3 s, or the ttl if that is less) and tells it by pub/sub; whoever gets it makes it the full
+//! first of them for a short time (3 s, or the ttl if that is less) and tells it by pub/sub; whoever holds it for more than 50 ms makes it the full
 //! ttl. So a hand-over costs two commands however many wait. Claims are repeated, the first about once a second, which finds
 //! a grant whose message was lost. A place in the queue is lost by one who cannot be told at that moment, who does not enter in
 //! time, or who was paused for longer than its ticket lasts. Clients that only `SET .. NX PX` never queue; a lock that one of them holds
-//! is asked for every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes those who do, unless
-//! [without fencing](LockOptions::without_fencing).
+//! is asked for every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes those who do, but
+//! [without fencing](LockOptions::without_fencing) anyone may take a lock that has just expired.
 //!
 //! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
 //! case); the deadline, the fence and the void time are this crate's additions.
@@ -99,6 +99,21 @@
 //! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
 //! | `test-util` | no | `testing`: a conformance suite for stores and a store that fails on command; leases follow a paused tokio clock |
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+/// Whether a known bug is to be there: never, but in a build of the bug zoo.
+#[cfg(not(lock_zoo))]
+macro_rules! mutant {
+    ($name:literal) => {
+        false
+    };
+}
+#[cfg(lock_zoo)]
+macro_rules! mutant {
+    ($name:literal) => {{
+        const { assert!(crate::zoo::is_listed($name), "the list does not have it") };
+        crate::zoo::is($name)
+    }};
+}
 
 mod acquire;
 mod bound;
@@ -122,6 +137,9 @@ pub mod store;
 pub mod testing;
 pub mod time;
 mod token;
+mod watch;
+#[cfg(lock_zoo)]
+mod zoo;
 
 pub use self::bound::LeaseBound;
 pub use self::client::{Drained, LockClient, LockClientBuilder};

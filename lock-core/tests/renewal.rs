@@ -38,3 +38,21 @@ async fn ten_thousand_releases_that_cross_slow_renewals_leave_nothing() {
     assert!(crossed > 1_000, "{crossed} renewals were under way");
     assert!(Vitals::of(&client).is_idle());
 }
+
+/// Whoever has a `Lease` in hand sees that it is over, and keeps nothing alive.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_released_is_renewed_while_somebody_watches_it() {
+    let store = GatedStore::new(MemoryStore::new());
+    let options = LockOptions::new().with_ttl(TTL);
+    let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    let watched = guard.lease();
+    tokio::time::sleep(TTL * 2).await;
+    let renewals = store.renewals();
+    assert!(renewals > 1 && watched.is_valid(), "{renewals}");
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    tokio::time::sleep(TTL * 10).await;
+    assert_eq!(store.renewals(), renewals);
+    assert!(!watched.is_valid());
+    assert!(store.get_ref().is_empty());
+}

@@ -247,4 +247,5 @@ fn block_comment(text: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
+#[path = "template/tests.rs"] // this file is compiled into the fuzz targets, too
 mod tests;

@@ -5,11 +5,19 @@ use std::time::Instant;
 use lock_core::store::RedisStore;
 use lock_core::testing::settled;
 use lock_core::{ErrorKind, LockClient};
-use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_tests::{
+    Action, Experiment, Gate, Op, Proxy, RedisServer, client, eventually, ms, within,
+};
 
 /// U1: SET applied after the client gave up. simstudioai/sim#6864, #7680; madelson/DistributedLock#191.
 #[tokio::test]
 async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
+    let mut experiment = Experiment::new(
+        20,
+        "a claim behind a pause takes nothing",
+        "CLIENT PAUSE WRITE",
+        &["claims executed late"],
+    );
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.load_scripts();
@@ -29,11 +37,20 @@ async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
     assert!(!server.has("lock:k"));
     settled(&client).await;
     drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
+    experiment.ran(1);
+    experiment.saw("claims executed late", 1);
+    experiment.finish();
 }
 
 /// U1, with a wait: the claim is repeated, and no copy of it takes the lock for anybody.
 #[tokio::test]
 async fn a_wait_that_ends_during_a_pause_of_the_server_takes_nothing() {
+    let mut experiment = Experiment::new(
+        20,
+        "a wait that ends in a pause takes nothing",
+        "CLIENT PAUSE WRITE",
+        &["claims repeated"],
+    );
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -48,6 +65,9 @@ async fn a_wait_that_ends_during_a_pause_of_the_server_takes_nothing() {
     eventually("the server goes on", ms(5_000), || server.script_calls() > before).await;
     settled(&client).await;
     assert!(!server.has("lock:k"));
+    experiment.ran(1);
+    experiment.saw("claims repeated", proxy.seen(Op::Acquire) - seen - 1);
+    experiment.finish();
 }
 
 /// P7: the reply of an applied SET is lost. simstudioai/sim#6864.
@@ -93,6 +113,12 @@ async fn a_grant_whose_reply_is_lost_is_found_by_the_repeated_claim() {
 /// the orphans that a plain release leaves).
 #[tokio::test]
 async fn a_claim_that_arrives_after_its_own_release_takes_nothing() {
+    let mut experiment = Experiment::new(
+        30,
+        "a late claim takes nothing",
+        "claim delivered late on another connection",
+        &["late deliveries"],
+    );
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -109,6 +135,9 @@ async fn a_claim_that_arrives_after_its_own_release_takes_nothing() {
     eventually("it arrives", ms(5_000), || server.script_calls() > before).await;
     assert!(!server.has("lock:k"), "it is void half a second after it was sent");
     drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
+    experiment.ran(1);
+    experiment.saw("late deliveries", stray.hits());
+    experiment.finish();
 }
 
 /// A dropped claim that arrives while it is not void yet, on another connection and behind its release, is released again.
@@ -180,6 +209,8 @@ async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_aga
 /// P14: the key holds another type. redisson#6285, redsync#124.
 #[tokio::test]
 async fn a_key_of_another_type_is_an_error_at_once() {
+    let mut experiment =
+        Experiment::new(23, "a key of another type is an error", "foreign LPUSH", &["refusals"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let _: i64 = server.cli("RPUSH lock:k precious");
@@ -189,12 +220,17 @@ async fn a_key_of_another_type_is_an_error_at_once() {
     assert_eq!(client.mutex("k").try_lock().await.unwrap_err().kind(), ErrorKind::WrongKind);
     settled(&client).await;
     assert_eq!(server.cli::<Vec<String>>("LRANGE lock:k 0 -1"), ["precious"]);
+    experiment.ran(1);
+    experiment.saw("refusals", 1);
+    experiment.finish();
 }
 
 /// A server that forgot its scripts (restart, failover, `SCRIPT FLUSH`) is sent their text; `SCRIPT LOAD` in between
 /// would be one more thing to fail.
 #[tokio::test]
 async fn forgotten_scripts_are_not_noticed() {
+    let mut experiment =
+        Experiment::new(22, "nobody notices", "SCRIPT FLUSH", &["scripts sent again"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     for round in 0..20 {
@@ -209,4 +245,7 @@ async fn forgotten_scripts_are_not_noticed() {
     }
     assert!(server.calls("eval") >= 50);
     assert!(!server.has("lock:k"));
+    experiment.ran(20);
+    experiment.saw("scripts sent again", server.calls("eval") as usize);
+    experiment.finish();
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Action, Op, Proxy, RedisServer, client_with, eventually, ms};
+use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, client_with, eventually, ms};
 use tokio::time::timeout;
 
 /// U2: the acquire future is dropped in flight. redisson#2714, #4368; constructorfabric/gears-rust#4237;
@@ -62,6 +62,12 @@ async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
 /// R6, P4: a task is aborted while it holds, and while it asks. redisson#2714, #4368; blnk#354.
 #[tokio::test]
 async fn an_aborted_task_gives_its_lock_back() {
+    let mut experiment = Experiment::new(
+        41,
+        "the lock is free at once",
+        "task aborted, holding and asking",
+        &["tasks aborted"],
+    );
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
@@ -92,6 +98,9 @@ async fn an_aborted_task_gives_its_lock_back() {
     eventually("nothing is left", ms(5_000), || !server.has("lock:a") && !server.has("lock:b"))
         .await;
     eventually("the client is idle", ms(5_000), || Vitals::of(&client).is_idle()).await;
+    experiment.ran(4);
+    experiment.saw("tasks aborted", 4);
+    experiment.finish();
 }
 
 async fn drop_guard(mutex: lock_core::Mutex) {

@@ -91,7 +91,7 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
             guard.unwrap().unwrap().release().await.unwrap();
         }
     }
-    assert!(dropped >= 20, "{dropped} dropped, {granted} granted");
+    assert!(dropped >= 20 && granted > 0, "{dropped} dropped, {granted} granted");
     nothing_remains(&server, &clients).await;
 }
 

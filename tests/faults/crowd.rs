@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{RedisServer, client_with, dose, eventually, ms, within};
+use lock_tests::{Experiment, RedisServer, client_with, dose, eventually, ms, within};
 
 /// What the server may keep for each client: buffers that grew in the crowd.
 const PER_CLIENT: u64 = 200_000;
@@ -31,6 +31,12 @@ async fn clients(server: &RedisServer, count: usize) -> Vec<LockClient> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_waiters_on_one_key_are_all_served_and_leave_no_memory() {
+    let mut experiment = Experiment::new(
+        38,
+        "all are served, memory is bounded",
+        "waiters on one key",
+        &["waiters served"],
+    );
     let waiting = dose(2_000);
     let server = RedisServer::start();
     let clients = clients(&server, 4).await;
@@ -68,10 +74,15 @@ async fn thousands_of_waiters_on_one_key_are_all_served_and_leave_no_memory() {
     println!("{waiting} turns in {:?} with {calls} commands", start.elapsed());
     assert!(calls < waiting as u64, "{calls} commands for {waiting} turns");
     baseline(&server, &clients, foreign_memory).await;
+    experiment.ran(1);
+    experiment.saw("waiters served", waiting);
+    experiment.finish();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_keys_leave_nothing_anywhere() {
+    let mut experiment =
+        Experiment::new(38, "memory is bounded, nothing is left", "distinct keys", &["keys taken"]);
     const TASKS: usize = 64;
     let keys = dose(10_000);
     let server = RedisServer::start();
@@ -85,6 +96,9 @@ async fn thousands_of_keys_leave_nothing_anywhere() {
     assert!(grown < 16_000_000, "{grown} bytes for {keys} keys");
     baseline(&server, &clients, memory).await;
     assert!(server.cli::<u64>("DBSIZE") <= 1, "the counter");
+    experiment.ran(1);
+    experiment.saw("keys taken", keys * 2);
+    experiment.finish();
 }
 
 /// Takes each key twice, by two clients at about the same time.

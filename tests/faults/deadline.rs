@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::routing::post;
 use axum::{Extension, Router};
 use lock_core::{Error, Lease, LockClient, LockOptions, distributed_lock};
-use lock_tests::{RedisServer, client_with, ms, within};
+use lock_tests::{Experiment, RedisServer, client_with, ms, within};
 use lock_tower::LockLayer;
 use tower::ServiceExt as _;
 
@@ -37,10 +37,20 @@ impl Polls {
         .await;
     }
 
-    fn check(&self) {
+    fn check(&self, fault: &'static str) {
+        let mut experiment = Experiment::new(
+            43,
+            "no poll starts after the deadline",
+            fault,
+            &["polls in time", "deadlines slept over"],
+        );
         let [in_time, late] = [0, 1].map(|which| self.0[which].load(Ordering::Relaxed));
         assert!(in_time > 0, "the body never ran");
         assert_eq!(late, 0, "polls that started after the deadline");
+        experiment.ran(1);
+        experiment.saw("polls in time", in_time as usize);
+        experiment.saw("deadlines slept over", 1);
+        experiment.finish();
     }
 }
 
@@ -55,7 +65,7 @@ async fn a_late_runtime_polls_the_body_of_run_after_its_deadline() {
     let mutex = client.mutex("k");
     let (result, _) = within("the loss", ms(5_000), mutex.run(|l| polls.body(l))).await;
     assert!(result.unwrap_err().is_lost());
-    polls.check();
+    polls.check("body that is never done: run");
 }
 
 #[tokio::test]
@@ -66,7 +76,7 @@ async fn a_late_runtime_polls_what_is_bound_to_a_guard_after_its_deadline() {
     let bound = guard.bind(polls.body(guard.lease()));
     let (result, _) = within("the loss", ms(5_000), bound).await;
     assert!(result.unwrap_err().is_lost());
-    polls.check();
+    polls.check("body that is never done: guard.bind");
 }
 
 #[distributed_lock(key = "k", client = client, lease = lease)]
@@ -81,7 +91,7 @@ async fn a_late_runtime_polls_a_locked_function_after_its_deadline() {
     let (client, polls) = (fixed(&server).await, Polls::default());
     let (result, _) = within("the loss", ms(5_000), cancelled(&client, &polls)).await;
     assert!(result.unwrap_err().is_lost());
-    polls.check();
+    polls.check("body that is never done: macro");
 }
 
 #[tokio::test]
@@ -95,7 +105,7 @@ async fn a_late_runtime_polls_a_handler_after_its_deadline() {
     let request = http::Request::post("/").body(axum::body::Body::empty()).unwrap();
     let (response, _) = within("the loss", ms(5_000), app.oneshot(request)).await;
     assert_eq!(response.unwrap().status(), http::StatusCode::SERVICE_UNAVAILABLE);
-    polls.check();
+    polls.check("body that is never done: layer");
 }
 
 /// The test itself: where nothing looks at the clock, such a body is polled late.

@@ -4,7 +4,7 @@ use lock_core::fencing::{StaleFence, set_if_newer};
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, FencingToken};
-use lock_tests::{RedisServer, client, ms, within};
+use lock_tests::{Experiment, RedisServer, client, ms, within};
 
 const COUNTER: &str = "lock:{0}:fence";
 
@@ -30,6 +30,7 @@ async fn a_clock_that_went_back_does_not_make_numbers_smaller() {
 /// The counter is lost, the clock is not.
 #[tokio::test]
 async fn a_lost_counter_does_not_make_numbers_smaller() {
+    let mut experiment = Experiment::new(24, "fences grow", "counter lost", &["counters lost"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let mut last = None;
@@ -42,6 +43,9 @@ async fn a_lost_counter_does_not_make_numbers_smaller() {
             if foreign == "SET" { "SET lock:{0}:fence junk" } else { "DEL lock:{0}:fence" };
         drop(server.cli::<redis::Value>(command));
     }
+    experiment.ran(1);
+    experiment.saw("counters lost", 1);
+    experiment.finish();
 }
 
 /// The check at the start counts, too, and leaves nothing, also when it is refused half-way.

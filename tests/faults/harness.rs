@@ -39,6 +39,10 @@ async fn each_action_does_what_it_says() {
         (Action::HoldReply(gate.clone()), true),
         (Action::Duplicate, true),
         (Action::Refuse("LOADING not yet"), false),
+        (Action::Truncate(3), true),
+        (Action::Slice, true),
+        (Action::ResetBefore, false),
+        (Action::ResetAfter, true),
     ];
     for (number, (action, executed)) in executed.into_iter().enumerate() {
         let rule = proxy.rule(Op::Acquire, action.clone()).once();
@@ -150,4 +154,47 @@ fn messages_meet_their_faults_and_replies_do_not() {
     }
     let heard = bare.hears("two");
     assert!(heard.starts_with("-NOPROTO no\r\n$3\r\none\r\n*2\r\n$4\r\npong"), "{heard}");
+}
+
+/// Faults of a connection and of a reply, as a bare client meets them.
+#[test]
+fn replies_are_cut_sliced_and_replaced_and_connections_are_reset() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let meet = |action: Action| {
+        let rule = proxy.rule(Op::Time, action).once();
+        let mut bare = Bare::open(&proxy);
+        bare.send("TIME");
+        let mut heard = Vec::new();
+        let mut byte = [0];
+        bare.0.set_read_timeout(Some(ms(5_000))).unwrap();
+        let end = loop {
+            match bare.0.read(&mut byte) {
+                Ok(0) => break None,
+                Ok(_) => heard.push(byte[0]),
+                Err(error) => break Some(error.kind()),
+            }
+            if heard.len() == proxy.reply_len(Op::Time) && heard.ends_with(b"\r\n") {
+                break Some(ErrorKind::Other);
+            }
+        };
+        assert_eq!(rule.hits(), 1);
+        (heard, end)
+    };
+    let (whole, _) = meet(Action::Slice);
+    assert!(whole.starts_with(b"*2\r\n$10\r\n"), "{}", String::from_utf8_lossy(&whole));
+    for bytes in 0..whole.len() {
+        let (heard, end) = meet(Action::Truncate(bytes));
+        assert_eq!((heard.len(), end), (bytes, None), "cut behind {bytes}");
+    }
+    assert_eq!(meet(Action::ResetBefore), (Vec::new(), Some(ErrorKind::ConnectionReset)));
+    assert_eq!(meet(Action::ResetAfter), (Vec::new(), Some(ErrorKind::ConnectionReset)));
+    assert_eq!(meet(Action::CloseAfter), (Vec::new(), None));
+    let mut bare = Bare::open(&proxy);
+    let _instead = proxy.rule(Op::Time, Action::Replace(b":7\r\n"[..].into())).once();
+    let _answer = proxy.rule(Op::Info, Action::Answer(b":8\r\n"[..].into())).once();
+    for command in ["ECHO one", "TIME", "INFO", "ECHO two"] {
+        bare.send(command);
+    }
+    assert_eq!(bare.hears("two"), "$3\r\none\r\n:7\r\n:8\r\n$3\r\ntwo\r\n");
 }

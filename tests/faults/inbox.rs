@@ -24,7 +24,7 @@ async fn take_turns(clients: &[LockClient], rounds: usize) -> Duration {
         let turns = turns.clone();
         tasks.push(tokio::spawn(async move {
             for _ in 0..rounds {
-                let guard = client.mutex("k").with_wait(ms(60_000)).lock().await.unwrap();
+                let guard = client.mutex("k").with_wait(ms(20_000)).lock().await.unwrap();
                 turns.hold(owner, guard, ms(3)).await.unwrap();
             }
         }));

@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard, Released};
-use lock_tests::{RedisServer, client, client_with, eventually, ms};
+use lock_tests::{Experiment, RedisServer, client, client_with, eventually, ms};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -80,6 +80,12 @@ fn a_client_outlives_its_runtime() {
 /// A guard, a waiter and a claim are dropped because their runtime shuts down.
 #[test]
 fn a_runtime_that_shuts_down_drops_guards_without_a_panic() {
+    let mut experiment = Experiment::new(
+        41,
+        "no panic, free by the ttl",
+        "runtime shut down under guards",
+        &["runtimes shut down"],
+    );
     let server = RedisServer::start();
     for threads in [1, 2] {
         let first =
@@ -114,6 +120,9 @@ fn a_runtime_that_shuts_down_drops_guards_without_a_panic() {
             assert!(Vitals::of(&client).is_idle());
         });
     }
+    experiment.ran(1);
+    experiment.saw("runtimes shut down", 1);
+    experiment.finish();
 }
 
 /// Tells when the drop of its guard has returned.
@@ -145,6 +154,8 @@ async fn a_client_that_is_dropped_still_settles_its_releases() {
 
 #[tokio::test]
 async fn a_body_that_panics_releases() {
+    let mut experiment =
+        Experiment::new(41, "the lock is free at once", "panic in the body", &["panics"]);
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let mutex = client.mutex("k");
@@ -158,6 +169,9 @@ async fn a_body_that_panics_releases() {
     let outcome: Result<i32, _> = client.mutex("k").run(async |_| 1).await;
     assert_eq!(outcome.unwrap(), 1);
     assert!(Vitals::of(&client).is_idle());
+    experiment.ran(1);
+    experiment.saw("panics", 1);
+    experiment.finish();
 }
 
 /// Two clients on two runtimes at once, each with tasks of its own.

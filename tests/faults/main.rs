@@ -5,6 +5,7 @@
 
 mod acquire;
 mod bad_input;
+mod canaries;
 mod cancelled;
 mod cancelled_waiter;
 mod crowd;
@@ -14,6 +15,7 @@ mod handed;
 mod harness;
 mod inbox;
 mod keys;
+mod lane;
 mod lifecycle;
 mod locked_functions;
 mod observed;
@@ -23,5 +25,6 @@ mod queue;
 mod release;
 mod renewal;
 mod stale_grant;
+mod table;
 mod upheaval;
 mod waiting;

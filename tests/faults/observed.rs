@@ -1,13 +1,19 @@
 //! What is seen from outside: spans and events that name templates, and no secret anywhere.
 
 use lock_core::{ErrorKind, Key, LockClient, key, store::RedisStore};
-use lock_tests::{RedisServer, Trace, ms};
+use lock_tests::{Experiment, RedisServer, Trace, ms};
 
 const PASSWORD: &str = "canary-of-a-password";
 const USER: &str = "canary-of-a-user";
 
 #[tokio::test]
 async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
+    let mut experiment = Experiment::new(
+        36,
+        "no secret in logs and Debug",
+        "canaries: password, token, key value",
+        &["lines of log"],
+    );
     let mut server = RedisServer::start_with_password(PASSWORD);
     let trace = Trace::start();
     let store = RedisStore::connect(server.url()).await.unwrap();
@@ -44,4 +50,7 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
     for canary in [PASSWORD, USER, token.as_str()] {
         assert!(!all.contains(canary), "{canary} is shown: {all}");
     }
+    experiment.ran(1);
+    experiment.saw("lines of log", text.lines().count());
+    experiment.finish();
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockClient, LockOptions};
-use lock_tests::{Action, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 /// What a loaded machine may add to a bound.
 const SLACK: u64 = 600;
@@ -126,6 +126,12 @@ async fn a_mute_server_is_unavailable_within_the_wait() {
 /// The server is gone while a lock is held, and comes back empty: the loss is told, the next number is larger.
 #[tokio::test]
 async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
+    let mut experiment = Experiment::new(
+        24,
+        "the loss is told, the next fence is larger",
+        "kill -9, restart without persistence",
+        &["losses"],
+    );
     let mut server = RedisServer::start();
     let client = client(&server.url()).await;
     let mutex = client.mutex("k").with_ttl(ms(3_000)).with_wait(ms(20_000));
@@ -137,6 +143,9 @@ async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
     let next = mutex.lock().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
     next.release().await.unwrap();
+    experiment.ran(1);
+    experiment.saw("losses", 1);
+    experiment.finish();
 }
 
 /// A release that cannot be sent is sent when the server is back, long before the ttl.

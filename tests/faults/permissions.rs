@@ -3,7 +3,7 @@
 use lock_core::store::RedisStore;
 use lock_core::testing::settled;
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
-use lock_tests::{RedisServer, Trace, ms, within};
+use lock_tests::{Experiment, RedisServer, Trace, ms, within};
 
 const DOCS: &str = include_str!("../../lock-core/src/store/redis/mod.rs");
 
@@ -30,6 +30,12 @@ async fn try_all(url: &str) -> Result<(), lock_core::Error> {
 
 #[tokio::test]
 async fn the_documented_permissions_are_enough_and_each_is_needed() {
+    let mut experiment = Experiment::new(
+        40,
+        "the documented permissions are enough",
+        "user with these, and with each but one",
+        &["users"],
+    );
     let server = RedisServer::start();
     let acl = documented();
     let user = acl[0];
@@ -64,11 +70,20 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         }
         let () = server.cli("DEL lock:k");
     }
+    experiment.ran(acl.len());
+    experiment.saw("users", acl.len());
+    experiment.finish();
 }
 
 /// A permission from before there were queues, and no check at the start: refused, and nothing is left locked.
 #[tokio::test]
 async fn a_permission_that_is_missing_later_strands_no_lock() {
+    let mut experiment = Experiment::new(
+        40,
+        "nothing is left locked",
+        "permission missing within a script",
+        &["refusals"],
+    );
     let server = RedisServer::start();
     let acl = documented();
     let mut command = vec!["ACL", "SETUSER"];
@@ -76,12 +91,18 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
     let () = server.connect().command(&command).unwrap();
     let store = RedisStore::builder(server.url_for(acl[0], "password")).connect_lazy().unwrap();
     let client = LockClient::builder(store).build().unwrap();
+    let () = server.cli("SET lock:{0}:fence 1999999999000000");
+    server.reset_calls();
     let error = client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.to_string().contains("permission"), "{error:?}");
-    assert_eq!(server.calls("set"), 1, "it was counted, and nothing was locked even for a moment");
+    assert_eq!(server.calls("set"), 0, "nothing was counted, or locked even for a moment");
     assert!(!server.has("lock:k"));
+    assert_eq!(server.get("lock:{0}:fence").as_deref(), Some("1999999999000000"), "set back");
     settled(&client).await;
+    experiment.ran(1);
+    experiment.saw("refusals", 1);
+    experiment.finish();
 }
 
 /// NOPERM on the keys: another namespace than the user's.
@@ -104,6 +125,12 @@ async fn a_namespace_without_permission_is_an_error_at_once() {
 
 #[tokio::test]
 async fn a_wrong_password_is_an_error_that_does_not_show_it() {
+    let mut experiment = Experiment::new(
+        40,
+        "a clean error that does not show it",
+        "wrong password, no password",
+        &["refusals"],
+    );
     let trace = Trace::start();
     let server = RedisServer::start_with_password("hunter2");
     let wrong = server.url().replace("hunter2", "swordfish");
@@ -126,4 +153,7 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
     let client = LockClient::builder(store).build().unwrap();
     client.mutex("k").lock().await.unwrap().release().await.unwrap();
     assert!(!trace.text().contains("hunter2"));
+    experiment.ran(2);
+    experiment.saw("refusals", 4);
+    experiment.finish();
 }

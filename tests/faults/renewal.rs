@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lock_core::testing::{Vitals, settled};
 use lock_core::{LockOptions, LostReason, Released};
 use lock_tests::{
-    Action, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
+    Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 
 /// U3: a renewal outlives the release. redisson#7272, spring-integration#10446.
@@ -276,6 +276,12 @@ async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
 /// FLUSHALL, a foreign DEL or a foreign SET under a holder: noticed by the next renewal, and final.
 #[tokio::test]
 async fn a_lock_that_was_taken_away_is_a_loss_at_the_next_renewal() {
+    let mut experiment = Experiment::new(
+        23,
+        "the loss is told at the next renewal and final",
+        "FLUSHALL, foreign DEL, foreign SET",
+        &["losses"],
+    );
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(3_000))).await;
     let mut last = None;
@@ -294,4 +300,7 @@ async fn a_lock_that_was_taken_away_is_a_loss_at_the_next_renewal() {
         assert!(!guard.is_valid());
         let _: i64 = server.cli("DEL lock:k");
     }
+    experiment.ran(3);
+    experiment.saw("losses", 3);
+    experiment.finish();
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard};
 use lock_tests::history::{self, Turns, now};
-use lock_tests::{RedisServer, client_with, eventually, ms, within};
+use lock_tests::{Experiment, RedisServer, client_with, eventually, ms, within};
 use tokio::task::JoinHandle;
 
 use crate::handed::AT_ONCE;
@@ -106,6 +106,12 @@ async fn a_crowd_is_served_when_nothing_happens() {
 /// `CLIENT KILL` of every connection, while the holder holds and while they take turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_killed_under_a_crowd() {
+    let mut experiment = Experiment::new(
+        21,
+        "all are served once",
+        "CLIENT KILL TYPE normal, pubsub",
+        &["connections killed"],
+    );
     let server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
     let killed = kill_connections(&server);
@@ -117,6 +123,9 @@ async fn connections_are_killed_under_a_crowd() {
         let _killed = kill_connections(&server);
     }
     crowd.all_served(&server, &[]).await;
+    experiment.ran(6);
+    experiment.saw("connections killed", killed as usize);
+    experiment.finish();
 }
 
 fn kill_connections(server: &RedisServer) -> i64 {
@@ -129,6 +138,8 @@ fn kill_connections(server: &RedisServer) -> i64 {
 /// `FLUSHALL`: lock, queue and counter are gone. The holder is told at its next renewal, the others line up again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_keys_are_flushed_under_a_crowd() {
+    let mut experiment =
+        Experiment::new(23, "all are served, fences in order", "FLUSHALL", &["flushes"]);
     let server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
     let mut forgotten = Vec::new();
@@ -149,11 +160,16 @@ async fn all_keys_are_flushed_under_a_crowd() {
     // Its lock was forgotten, and is somebody else's by now.
     drop(guard);
     crowd.all_served(&server, &forgotten).await;
+    experiment.ran(4);
+    experiment.saw("flushes", 4);
+    experiment.finish();
 }
 
 /// `SCRIPT FLUSH`: nobody notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_are_flushed_under_a_crowd() {
+    let mut experiment =
+        Experiment::new(22, "all are served in time", "SCRIPT FLUSH", &["flushes"]);
     let server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
     let () = server.cli("SCRIPT FLUSH");
@@ -165,11 +181,20 @@ async fn scripts_are_flushed_under_a_crowd() {
     }
     assert_eq!(crowd.all_served(&server, &[]).await, 0);
     assert!(start.elapsed() < ms(6_000), "{:?}", start.elapsed());
+    experiment.ran(11);
+    experiment.saw("flushes", 11);
+    experiment.finish();
 }
 
 /// The server is killed and starts again, empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_is_killed_under_a_crowd() {
+    let mut experiment = Experiment::new(
+        24,
+        "all are served, fences in order",
+        "kill -9, restart without persistence",
+        &["restarts"],
+    );
     let mut server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
     server.kill();
@@ -195,11 +220,16 @@ async fn the_server_is_killed_under_a_crowd() {
     );
     drop(guard);
     crowd.all_served(&server, &[forgotten]).await;
+    experiment.ran(1);
+    experiment.saw("restarts", 1);
+    experiment.finish();
 }
 
 /// A server that stands still: nobody is served twice, and all go on when it does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_stalls_under_a_crowd() {
+    let mut experiment =
+        Experiment::new(19, "nobody is served twice", "SIGSTOP of the server", &["stalls"]);
     let server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
     let release = tokio::spawn(guard.release());
@@ -212,11 +242,20 @@ async fn the_server_stalls_under_a_crowd() {
     let (outcome, _) = within("an answer", ms(5_000), release).await;
     drop(outcome.unwrap());
     crowd.all_served(&server, &[]).await;
+    experiment.ran(3);
+    experiment.saw("stalls", 3);
+    experiment.finish();
 }
 
 /// An inbox is away for the moment in which its lock is granted: the next one gets it, and nobody waits for the claim TTL.
 #[tokio::test]
 async fn an_inbox_is_killed_while_its_client_is_the_head() {
+    let mut experiment = Experiment::new(
+        21,
+        "the next in line is served",
+        "CLIENT KILL TYPE pubsub",
+        &["inboxes killed"],
+    );
     let server = RedisServer::start();
     let clients = [
         lock_tests::client(&server.url()).await,
@@ -253,4 +292,7 @@ async fn an_inbox_is_killed_while_its_client_is_the_head() {
         let first = both.0.min(both.1) - start;
         assert!(first < AT_ONCE + ms(1_000), "round {round}: {first:?}");
     }
+    experiment.ran(8);
+    experiment.saw("inboxes killed", 8);
+    experiment.finish();
 }

@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
-use lock_tests::{RedisServer, Signal, ms};
+use lock_tests::{Experiment, RedisServer, Signal, ms};
 
 use crate::support::worker::{Worker, number};
 
 #[test]
 fn a_service_that_drains_on_sigterm_leaves_no_key() {
+    let events = ["bodies finished", "bodies stopped"];
+    let name = "bodies finish or stop in time, no key is left";
+    let mut experiment = Experiment::new(41, name, "SIGTERM, and a drain", &events);
     let server = RedisServer::start();
     let () = server.cli("SET lock:foreign other PX 600000");
     let args = ["ttl=60000", "quick=5", "stuck=3", "limit=2500"].map(str::to_owned);
@@ -28,4 +31,8 @@ fn a_service_that_drains_on_sigterm_leaves_no_key() {
     assert_eq!((number(&event, "finished"), number(&event, "stopped")), (5, 3), "{event}");
     assert!(worker.ends_well());
     assert_eq!(server.get("lock:foreign").as_deref(), Some("other"));
+    experiment.ran(1);
+    experiment.saw("bodies finished", 5);
+    experiment.saw("bodies stopped", 3);
+    experiment.finish();
 }

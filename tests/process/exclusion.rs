@@ -1,138 +1,160 @@
 //! Exclusion: no two bodies at once, no lost update, whatever happens to processes and connections.
 
-use std::time::{Duration, Instant};
+use std::thread::sleep;
 
-use lock_tests::{RedisServer, Signal, ms};
+use lock_tests::{Experiment, RedisServer, dose, ms};
 
-use crate::support::history::{Ground, Verdict};
+use crate::support::contest::Contest;
 use crate::support::worker::{Worker, number};
 
-const PROCESSES: usize = 4;
+/// A ttl so long that a lock which nobody has would be found.
+const ORPHAN: u64 = 30_000;
 
-/// How they contend.
-pub(crate) struct Contest {
-    name: &'static str,
-    span: Duration,
-    ttl: u64,
-    keys: u64,
-    /// The tasks of each process.
-    tasks: u64,
-    /// How long a body takes, in microseconds.
-    work: u64,
-}
-
-impl Contest {
-    pub(crate) fn new(name: &'static str, keys: u64, span: Duration) -> Self {
-        Self { name, span, ttl: 10_000, keys, tasks: 8, work: 500 }
-    }
-
-    pub(crate) fn with_tasks(self, tasks: u64) -> Self {
-        Self { tasks, ..self }
-    }
-}
-
-/// What the workers report in all.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) turns: u64,
-    pub(crate) busy: u64,
-    pub(crate) lost: u64,
-    pub(crate) failed: u64,
-    /// Commands, as the server counted them.
-    pub(crate) calls: u64,
-    reports: Vec<String>,
-}
-
-/// Lets processes contend while `disturb` does what it does, and checks what they did.
-pub(crate) fn contend(
-    contest: &Contest,
-    disturb: impl Fn(&RedisServer, &[Worker], Instant),
-) -> (Tally, Verdict, u64) {
-    let &Contest { name, span, ttl, keys, tasks, work } = contest;
-    let server = RedisServer::start();
-    let ground = Ground::new(name, keys);
-    let args = [
-        format!("ttl={ttl}"),
-        format!("tasks={tasks}"),
-        format!("keys={keys}"),
-        format!("work={work}"),
-        format!("for={}", span.as_millis()),
-        format!("dir={}", ground.path().display()),
-    ];
-    let workers: Vec<_> =
-        (0..PROCESSES).map(|_| Worker::start(&server, "contend", &args)).collect();
-    for worker in &workers {
-        assert_eq!(worker.next().1, "ready");
-    }
-    disturb(&server, &workers, Instant::now() + span);
-    let mut tally = Tally::default();
-    for worker in workers {
-        let (_, event) = worker.next();
-        tally.turns += number(&event, "turns");
-        tally.busy += number(&event, "busy");
-        tally.lost += number(&event, "lost");
-        tally.failed += number(&event, "failed");
-        tally.reports.push(event);
-        assert!(worker.ends_well());
-    }
-    tally.calls = server.script_calls();
-    let verdict = ground.check();
-    assert_eq!(verdict.turns, tally.turns);
-    (tally, verdict, ground.counted())
+/// Breaks all connections but the one that asks; how many there were.
+pub(crate) fn kill_connections(server: &RedisServer) -> usize {
+    let mut cli = server.connect();
+    // Those that have an inbox are of the other type.
+    let kinds = ["normal", "pubsub"];
+    kinds
+        .map(|kind| cli.run::<usize>(&format!("CLIENT KILL TYPE {kind} SKIPME yes")).unwrap())
+        .iter()
+        .sum()
 }
 
 #[test]
 fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
-    let contest = Contest::new("calm", 3, ms(5_000));
-    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
-    assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
-    assert!(tally.turns > 100 && verdict.handovers > 20, "{tally:?} {verdict:?}");
-    assert_eq!((tally.lost, tally.failed), (0, 0), "{tally:?}");
+    let events = ["turns", "hand-overs between processes"];
+    let mut experiment =
+        Experiment::new(17, "no two turns at once, no lost update", "none", &events);
+    let contest =
+        Contest { processes: 8, tasks: 4, ..Contest::new("calm", 4, ms(dose(4) as u64 * 1_000)) };
+    let outcome = contest.run(|_| {});
+    let words = outcome.words();
+    assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
+    let handovers = outcome.history.check();
+    assert!(outcome.turns > 100 && handovers > 20, "{handovers} {words}");
+    assert_eq!((outcome.lost, outcome.failed), (0, 0), "{words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.saw("hand-overs between processes", handovers);
+    experiment.finish();
 }
 
 /// Connections are killed, scripts forgotten, the server stalls: answers are lost, locks are not.
 #[test]
 fn broken_connections_and_a_stalling_server_break_no_exclusion() {
-    let contest = Contest { ttl: 5_000, ..Contest::new("rough", 3, ms(6_000)) };
-    let (tally, verdict, counted) = contend(&contest, |server, _, end| {
-        let mut cli = server.connect();
-        let mut killed = 0_i64;
-        while Instant::now() < end {
-            // Those that have an inbox are of the other type.
-            for kind in ["normal", "pubsub"] {
-                let kill = format!("CLIENT KILL TYPE {kind} SKIPME yes");
-                killed += cli.run::<i64>(&kill).unwrap();
-            }
-            let () = cli.run("SCRIPT FLUSH").unwrap();
-            std::thread::sleep(ms(150));
+    let events = ["turns", "connections killed", "stalls"];
+    let fault = "CLIENT KILL, SCRIPT FLUSH and SIGSTOP of the server, together";
+    let mut experiment =
+        Experiment::new(21, "no two turns at once, no lost update", fault, &events);
+    let contest = Contest { ttl: ORPHAN, ..Contest::new("rough", 3, ms(dose(4) as u64 * 1_000)) };
+    let outcome = contest.run(|field| {
+        let server = &field.server;
+        while !field.is_over(ms(0)) {
+            experiment.saw("connections killed", kill_connections(server));
+            let () = server.cli("SCRIPT FLUSH");
+            sleep(ms(150));
             server.pause();
-            std::thread::sleep(ms(60));
+            sleep(ms(60));
             server.resume();
-            std::thread::sleep(ms(40));
+            experiment.saw("stalls", 1);
+            sleep(ms(40));
         }
-        assert!(killed > 40, "{killed} connections were killed");
     });
-    assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
-    assert!(tally.turns > 50 && verdict.handovers > 10, "{tally:?} {verdict:?}");
+    let words = outcome.words();
+    assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
+    let handovers = outcome.history.check();
+    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    assert!(outcome.remains.is_empty(), "{words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.finish();
+}
+
+/// All connections are killed twenty times a second: a holder keeps its lock, and nothing is left behind.
+#[test]
+fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
+    let events = ["turns", "connections killed"];
+    let fault = "CLIENT KILL of all connections every 50 ms";
+    let name = "no two turns at once, renewals go on, no orphan";
+    let mut experiment = Experiment::new(21, name, fault, &events);
+    let contest = Contest { ttl: ORPHAN, ..Contest::new("killed", 3, ms(dose(3) as u64 * 1_000)) };
+    let outcome = contest.run(|field| {
+        let args = ["ttl=2000".to_owned(), "key=held".to_owned()];
+        let mut holder = Worker::start(&field.server, "hold", &args);
+        let (_, event) = holder.next();
+        assert!(event.starts_with("held"), "{event}");
+        while !field.is_over(ms(0)) {
+            experiment.saw("connections killed", kill_connections(&field.server));
+            sleep(ms(50));
+        }
+        holder.tell("stop");
+        let (_, event) = holder.next();
+        assert!(event.starts_with("end") && number(&event, "late") == 0, "{event}");
+        // An answer that was lost is asked for again, on the next connection.
+        assert!(event.contains("Ok(InTime)"), "{event}");
+        assert!(holder.ends_well());
+    });
+    let words = outcome.words();
+    let handovers = outcome.history.check();
+    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    assert_eq!((outcome.total, outcome.lost), (outcome.turns, 0), "{words}");
+    assert!(outcome.remains.is_empty(), "{words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.finish();
+}
+
+/// The scripts are forgotten a thousand times a second: nobody notices.
+#[test]
+fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
+    let events = ["turns", "flushes"];
+    let mut experiment =
+        Experiment::new(22, "no error that a user sees", "SCRIPT FLUSH every ms", &events);
+    let contest = Contest::new("scripts", 3, ms(dose(3) as u64 * 1_000));
+    let outcome = contest.run(|field| {
+        let mut cli = field.server.connect();
+        while !field.is_over(ms(0)) {
+            let () = cli.run("SCRIPT FLUSH").unwrap();
+            experiment.saw("flushes", 1);
+            sleep(ms(1));
+        }
+    });
+    let words = outcome.words();
+    let handovers = outcome.history.check();
+    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
+    assert_eq!((outcome.busy, outcome.lost, outcome.failed), (0, 0, 0), "{words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.finish();
 }
 
 /// Processes are stopped for longer than their leases last. A body that was stopped after it had read the counter writes it
 /// back too late, which no lease can prevent; but no turn begins late, and none overlaps another one's lease.
 #[test]
 fn stopped_processes_overstay_no_lease() {
-    let contest = Contest { ttl: 400, work: 5_000, ..Contest::new("stopped", 8, ms(6_000)) };
-    let (tally, verdict, _) = contend(&contest, |_, workers, end| {
+    let events = ["turns", "processes stopped", "leases lost"];
+    let fault = "SIGSTOP of holders and waiters for one and a half ttl";
+    let name = "no poll after the deadline, no turn in another one's lease";
+    let mut experiment = Experiment::new(18, name, fault, &events);
+    let span = ms(dose(4) as u64 * 1_000);
+    let contest = Contest { ttl: 400, work: 5_000, ..Contest::new("stopped", 8, span) };
+    let outcome = contest.run(|field| {
         let mut turn = 0;
-        while Instant::now() + ms(1_000) < end {
-            let worker = &workers[turn % workers.len()];
-            worker.signal(Signal::STOP);
-            std::thread::sleep(ms(600));
-            worker.signal(Signal::CONT);
-            std::thread::sleep(ms(50));
+        while !field.is_over(ms(1_000)) {
+            field.stop(turn % field.workers.len(), ms(600));
+            sleep(ms(50));
             turn += 1;
         }
-        assert!(turn >= 5);
+        experiment.saw("processes stopped", turn);
     });
-    assert!(tally.lost >= 1, "{tally:?}: no holder was stopped");
-    assert!(tally.turns > 50 && verdict.handovers > 10, "{tally:?} {verdict:?}");
+    let words = outcome.words();
+    let handovers = outcome.history.check();
+    assert_eq!(outcome.late, 0, "{words}");
+    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.saw("leases lost", usize::try_from(outcome.lost).unwrap());
+    experiment.finish();
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use lock_core::{LockClient, MutexGuard};
 use lock_tests::history::now;
-use lock_tests::{RedisServer, Signal, client, eventually, ms};
+use lock_tests::{Experiment, RedisServer, Signal, client, eventually, ms};
 
-use crate::exclusion::{Contest, contend};
+use crate::support::contest::Contest;
 use crate::support::worker::{Worker, number};
 
 /// A round trip, on a machine that does other things, too.
@@ -88,6 +88,12 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
 /// R21: the head of the queue is killed as by `kill -9`: the release finds out that nobody hears it. redisson#3730, #3004.
 #[tokio::test]
 async fn a_killed_head_holds_up_the_next_process() {
+    let mut experiment = Experiment::new(
+        41,
+        "the next process is served at once, nothing is left",
+        "SIGKILL of the first two in the queue",
+        &["waiters served past the dead"],
+    );
     let mut line = Line::form(3, 10_000).await;
     line.waiters[0].kill();
     line.waiters[1].kill();
@@ -96,12 +102,21 @@ async fn a_killed_head_holds_up_the_next_process() {
     assert!(took < AT_ONCE, "{took:?}");
     let _at = stops(&mut line.waiters[2]);
     assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    experiment.ran(1);
+    experiment.saw("waiters served past the dead", 1);
+    experiment.finish();
 }
 
 /// The head is stopped: it cannot be told from one that is slow, so the next one is served when its claim has expired, and it
 /// lines up again when it goes on.
 #[tokio::test]
 async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
+    let mut experiment = Experiment::new(
+        18,
+        "the next is served after the claim's time, a late grant is no lock",
+        "SIGSTOP of the first in the queue",
+        &["waiters served past the stopped"],
+    );
     let ttl = 1_000;
     let mut line = Line::form(2, ttl).await;
     line.waiters[0].signal(Signal::STOP);
@@ -116,11 +131,20 @@ async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
     assert!(took < AT_ONCE && later > fence, "{took:?}, {later} after {fence}");
     let _at = stops(&mut line.waiters[0]);
     assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    experiment.ran(1);
+    experiment.saw("waiters served past the stopped", 1);
+    experiment.finish();
 }
 
 /// The holder is killed: the head knows when its lock expires.
 #[tokio::test]
 async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
+    let mut experiment = Experiment::new(
+        41,
+        "the queue is served when the ttl is over",
+        "SIGKILL of a holder with others in the queue",
+        &["waiters served after the dead"],
+    );
     let mut line = Line::form(3, 1_500).await;
     let at = line.release().await;
     let _served = served(&line.waiters[0], at);
@@ -134,12 +158,21 @@ async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
     let (took, _) = served(&line.waiters[2], at);
     assert!(took < AT_ONCE, "{took:?}");
     let _at = stops(&mut line.waiters[2]);
+    experiment.ran(1);
+    experiment.saw("waiters served after the dead", 1);
+    experiment.finish();
 }
 
 /// R21: the holder and the head are dead. The next live one is served soon after the lease of the holder ends; while it waits it
 /// sends little; and one that has waited for long comes before one that came late.
 #[tokio::test]
 async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
+    let mut experiment = Experiment::new(
+        41,
+        "the queue is served soon after the ttl, and asks little",
+        "SIGKILL of the holder and the first in the queue",
+        &["waiters served after the dead"],
+    );
     let mut line = Line::form(4, 2_000).await;
     let at = line.release().await;
     let _served = served(&line.waiters[0], at);
@@ -169,11 +202,20 @@ async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
     let at = stops(&mut line.waiters[3]);
     let (took, last) = served(&late, at);
     assert!(took < AT_ONCE && last > fence, "{took:?}");
+    experiment.ran(1);
+    experiment.saw("waiters served after the dead", 1);
+    experiment.finish();
 }
 
 /// After all have died, every key that is left expires by itself.
 #[tokio::test]
 async fn the_queue_of_the_dead_stays_for_ever() {
+    let mut experiment = Experiment::new(
+        41,
+        "all that is left expires, nobody waits for the dead",
+        "SIGKILL of the holder and of all in the queue",
+        &["queues of the dead"],
+    );
     let mut line = Line::form(3, 1_000).await;
     let at = line.release().await;
     let _served = served(&line.waiters[0], at);
@@ -194,21 +236,33 @@ async fn the_queue_of_the_dead_stays_for_ever() {
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     guard.release().await.unwrap();
     assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    experiment.ran(1);
+    experiment.saw("queues of the dead", 1);
+    experiment.finish();
 }
 
 /// P26: four processes with sixteen tasks each on one key cost few commands, and none gets much more than another one.
 #[test]
 fn four_processes_of_sixteen_waiters_starve_each_other() {
-    let contest = Contest::new("crowd", 1, ms(5_000)).with_tasks(16);
-    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
-    assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
-    assert_eq!((tally.lost, tally.failed), (0, 0), "{tally:?}");
-    assert!(tally.turns > 200 && verdict.handovers > 20, "{tally:?} {verdict:?}");
+    let events = ["turns", "hand-overs between processes"];
+    let name = "no two turns at once, no lost update, fair shares, few commands";
+    let mut experiment = Experiment::new(17, name, "none: a crowd on one key", &events);
+    let contest = Contest { tasks: 16, ..Contest::new("crowd", 1, ms(5_000)) };
+    let outcome = contest.run(|_| {});
+    let (turns, words) = (outcome.turns, outcome.words());
+    assert_eq!(outcome.total, turns, "each turn counted once: {words}");
+    assert_eq!((outcome.lost, outcome.failed), (0, 0), "{words}");
+    let handovers = outcome.history.check();
+    assert!(turns > 200 && handovers > 20, "{handovers} {words}");
     // A claim and a release for each at most, and what is re-sent each second.
-    assert!(tally.calls <= 2 * tally.turns + 50, "{} commands for {tally:?}", tally.calls);
-    let (most, least) =
-        (verdict.shares.iter().max().unwrap(), verdict.shares.iter().min().unwrap());
-    assert!(*most <= 2 * least, "{verdict:?}");
+    assert!(outcome.calls <= 2 * turns + 50, "{words}");
+    let shares = &outcome.history.shares;
+    let (most, least) = (shares.iter().max().unwrap(), shares.iter().min().unwrap());
+    assert!(*most <= 2 * least, "{shares:?}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.saw("hand-overs between processes", handovers);
+    experiment.finish();
 }
 
 /// Scripts that a store calls when it connects.
@@ -217,16 +271,17 @@ const START_UP_CALLS: u64 = 7;
 /// One task each: every section is a hand-over between processes, for a claim and a release.
 #[test]
 fn processes_in_turn_cost_two_commands_each() {
-    let contest = Contest::new("turns", 1, ms(3_000)).with_tasks(1);
-    let (tally, verdict, counted) = contend(&contest, |_, _, _| {});
-    assert_eq!(counted, tally.turns, "{tally:?}: each turn counted once");
-    assert_eq!((tally.busy, tally.lost, tally.failed), (0, 0, 0), "{tally:?}");
-    let turns = tally.turns;
-    assert!(turns > 100 && verdict.handovers as u64 > turns * 9 / 10, "{tally:?} {verdict:?}");
+    let contest = Contest { tasks: 1, ..Contest::new("turns", 1, ms(3_000)) };
+    let outcome = contest.run(|_| {});
+    let (turns, words) = (outcome.turns, outcome.words());
+    assert_eq!(outcome.total, turns, "each turn counted once: {words}");
+    assert_eq!((outcome.busy, outcome.lost, outcome.failed), (0, 0, 0), "{words}");
+    let handovers = outcome.history.check() as u64;
+    assert!(turns > 100 && handovers > turns * 9 / 10, "{handovers} {words}");
     // The check at the start of each, its first waits, and claims that are re-sent each second.
     let once = 4 * (START_UP_CALLS + 3 + 5);
-    assert!(tally.calls <= 2 * turns + once, "{} commands for {tally:?}", tally.calls);
-    let (most, least) =
-        (verdict.shares.iter().max().unwrap(), verdict.shares.iter().min().unwrap());
-    assert!(*most <= least + least / 5 + 5, "{verdict:?}");
+    assert!(outcome.calls <= 2 * turns + once, "{words}");
+    let shares = &outcome.history.shares;
+    let (most, least) = (shares.iter().max().unwrap(), shares.iter().min().unwrap());
+    assert!(*most <= least + least / 5 + 5, "{shares:?}");
 }

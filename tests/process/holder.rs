@@ -3,14 +3,18 @@
 use std::time::Instant;
 
 use lock_core::{LostReason, Released};
-use lock_tests::{RedisServer, Signal, client, eventually, ms, within};
+use lock_tests::{Experiment, RedisServer, Signal, client, dose, eventually, ms, within};
 
 use crate::support::worker::{Worker, number};
 
 const TTL: u64 = 1_000;
 
 fn holder(server: &RedisServer) -> (Worker, u64) {
-    let args = [format!("ttl={TTL}"), "key=k".to_owned()];
+    holder_of(server, "k")
+}
+
+fn holder_of(server: &RedisServer, key: &str) -> (Worker, u64) {
+    let args = [format!("ttl={TTL}"), format!("key={key}")];
     let worker = Worker::start(server, "hold", &args);
     let (_, event) = worker.next();
     assert!(event.starts_with("held"), "{event}");
@@ -22,6 +26,10 @@ fn holder(server: &RedisServer) -> (Worker, u64) {
 /// redisson#5698, #3636.
 #[tokio::test]
 async fn a_stopped_holder_does_no_step_after_its_lease() {
+    let events = ["steps", "leases taken over"];
+    let name = "no poll after the deadline, the next holder is left alone";
+    let fault = "SIGSTOP of the holder for two ttl";
+    let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
     let (mut worker, fence) = holder(&server);
     worker.tell("steps");
@@ -42,28 +50,84 @@ async fn a_stopped_holder_does_no_step_after_its_lease() {
     let (_, event) = worker.next();
     assert!(event.starts_with("lost"), "{event}");
     let (_, event) = worker.next();
-    assert!(number(&event, "steps") > 0, "{event}");
     assert_eq!(number(&event, "late"), 0, "{event}");
     assert!(event.contains("Ok(TakenByOther)"), "{event}");
     assert_eq!(server.get("lock:k"), token);
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
     assert!(worker.ends_well());
+    experiment.ran(1);
+    experiment.saw("steps", usize::try_from(number(&event, "steps")).unwrap());
+    experiment.saw("leases taken over", 1);
+    experiment.finish();
 }
 
 /// P16: the holder is stopped until its lock is gone, nobody takes it, the holder goes on. redis-semaphore#175.
 #[tokio::test]
 async fn a_stopped_holder_does_not_create_its_lock_again() {
+    let events = ["releases that found it expired"];
+    let name = "told that its lease is over, creates no lock again";
+    let fault = "SIGSTOP of the holder until its lock is gone";
+    let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
-    let (worker, _) = holder(&server);
-    worker.signal(Signal::STOP);
-    eventually("the lock expires", ms(10_000), || !server.has("lock:k")).await;
-    worker.signal(Signal::CONT);
-    let (_, event) = worker.next();
-    assert!(event.starts_with("lost"), "{event}");
-    let (_, event) = worker.next();
-    assert_eq!(number(&event, "late"), 0, "{event}");
-    assert!(event.contains("Ok(Expired)"), "{event}");
-    assert!(!server.has("lock:k"));
+    for _ in 0..dose(1) {
+        let (worker, _) = holder(&server);
+        worker.signal(Signal::STOP);
+        eventually("the lock expires", ms(10_000), || !server.has("lock:k")).await;
+        worker.signal(Signal::CONT);
+        finds_it_expired(&server, worker, "k");
+        experiment.ran(1);
+        experiment.saw("releases that found it expired", 1);
+    }
+    experiment.finish();
+}
+
+/// The same, with a renewal under way: the server executes it while its sender is stopped, and the answer waits in the socket for
+/// longer than any call, or a connection, is waited for.
+#[tokio::test]
+async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() {
+    let events = ["renewals that outlived their senders' lease", "releases that found it expired"];
+    let name = "told that its lease is over, creates no lock again";
+    let fault = "SIGSTOP of holders with a renewal under way";
+    let mut experiment = Experiment::new(18, name, fault, &events);
+    let server = RedisServer::start();
+    for round in 0..dose(3) as u64 {
+        let keys = ["a", "b"];
+        let workers = keys.map(|key| holder_of(&server, key).0);
+        // From before the next renewal of each until after it, or after what is tried again then.
+        server.pause();
+        tokio::time::sleep(ms(TTL / 3 + 20 + TTL / 12 * (round % 3))).await;
+        for worker in &workers {
+            worker.signal(Signal::STOP);
+        }
+        server.resume();
+        for key in keys {
+            let name = format!("lock:{key}");
+            if server.pttl(&name) > TTL as i64 * 9 / 10 {
+                experiment.saw("renewals that outlived their senders' lease", 1);
+            }
+            eventually("the lock expires", ms(10_000), || !server.has(&name)).await;
+        }
+        for worker in &workers {
+            worker.signal(Signal::CONT);
+        }
+        for (worker, key) in workers.into_iter().zip(keys) {
+            finds_it_expired(&server, worker, key);
+            experiment.saw("releases that found it expired", 1);
+        }
+        experiment.ran(1);
+    }
+    experiment.finish();
+}
+
+/// A holder whose lock expired is told so, did nothing late, and its release finds nobody: neither that it was in time nor that
+/// it was taken would be true, and the server is there to be asked.
+fn finds_it_expired(server: &RedisServer, worker: Worker, key: &str) {
+    let (_, lost) = worker.next();
+    let (_, end) = worker.next();
+    assert!(lost.starts_with("lost"), "{key}: {lost}, {end}");
+    assert_eq!(number(&end, "late"), 0, "{key}: {lost}, {end}");
+    assert!(end.contains("Ok(Expired)"), "{key}: {lost}, {end}");
+    assert!(!server.has(&format!("lock:{key}")), "{key}: it is there again");
     assert!(worker.ends_well());
 }
 
@@ -86,6 +150,9 @@ async fn a_running_holder_keeps_its_lock_for_many_leases() {
 /// The holder is killed as by `kill -9`: its lock is free after its ttl, not before and not much later.
 #[tokio::test]
 async fn a_killed_holder_blocks_the_key_for_its_ttl() {
+    let name = "free when the ttl is over, not before and not much later";
+    let events = ["locks taken over"];
+    let mut experiment = Experiment::new(41, name, "SIGKILL of the holder", &events);
     let server = RedisServer::start();
     let (mut worker, fence) = holder(&server);
     worker.kill();
@@ -101,4 +168,7 @@ async fn a_killed_holder_blocks_the_key_for_its_ttl() {
     let lost = guard.lease();
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
     assert_eq!(lost.lost().await, LostReason::Released);
+    experiment.ran(1);
+    experiment.saw("locks taken over", 1);
+    experiment.finish();
 }

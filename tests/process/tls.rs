@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{Error, ErrorKind, LockClient};
-use lock_tests::{RedisServer, free_port, ms, within};
+use lock_tests::{Experiment, RedisServer, free_port, ms, within};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::support::worker::Worker;
@@ -109,6 +109,12 @@ async fn a_server_with_a_trusted_certificate_cannot_be_used() {
 /// Nor is a certificate trusted that is for another host.
 #[test]
 fn a_certificate_for_another_host_is_trusted() {
+    let mut experiment = Experiment::new(
+        40,
+        "a clean error, no lock",
+        "TLS: a certificate for another host",
+        &["certificates refused"],
+    );
     let tls = Tls::start("redis.example");
     let output = holder(&tls.url(), &tls.authority()).stdin(Stdio::null()).output().unwrap();
     assert!(!output.status.success());
@@ -116,11 +122,20 @@ fn a_certificate_for_another_host_is_trusted() {
     assert!(says.contains("Unavailable") && says.contains("certificate"), "{says}");
     assert!(!says.contains("CryptoProvider"), "{says}");
     assert!(!tls.server.has("lock:k"));
+    experiment.ran(1);
+    experiment.saw("certificates refused", 1);
+    experiment.finish();
 }
 
 /// This process does not know the authority.
 #[tokio::test]
 async fn an_unknown_authority_is_trusted_or_called_busy() {
+    let mut experiment = Experiment::new(
+        40,
+        "a clean error that is not called busy, no lock",
+        "TLS: an authority that nobody knows",
+        &["certificates refused"],
+    );
     let tls = Tls::start("127.0.0.1");
     let (outcome, _) = within("an answer", ms(10_000), RedisStore::connect(tls.url())).await;
     let error = outcome.unwrap_err();
@@ -139,17 +154,29 @@ async fn an_unknown_authority_is_trusted_or_called_busy() {
     settled(&client).await;
     assert!(Vitals::of(&client).is_idle());
     assert!(!tls.server.has("lock:k"));
+    experiment.ran(1);
+    experiment.saw("certificates refused", 1);
+    experiment.finish();
 }
 
 /// TLS to a port without, and the other way round.
 #[tokio::test]
 async fn a_mistaken_scheme_hangs() {
+    let mut experiment = Experiment::new(
+        40,
+        "a clean error in bounded time",
+        "TLS to a plain port, and the other way round",
+        &["connections refused"],
+    );
     let tls = Tls::start("127.0.0.1");
     let plain = tls.server.url();
     for url in [plain.replace("redis:", "rediss:"), tls.url().replace("rediss:", "redis:")] {
         let (outcome, _) = within("an answer", ms(10_000), RedisStore::connect(&url)).await;
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable, "{url}");
     }
+    experiment.ran(1);
+    experiment.saw("connections refused", 1);
+    experiment.finish();
 }
 
 #[test]

@@ -72,9 +72,9 @@ impl Drop for Experiment {
         // In one write: other processes add lines, too.
         let file = OpenOptions::new().append(true).create(true).open(path);
         let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
-        // Not a panic: one may be under way.
-        if let Err(error) = written {
-            eprintln!("the experiment {} is not reported: {error}", self.name);
+        // A second panic would hide the first.
+        if !std::thread::panicking() {
+            written.unwrap();
         }
     }
 }

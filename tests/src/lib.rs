@@ -26,6 +26,10 @@
 )]
 
 mod experiment;
+// The parser of templates would bring its own unit tests along.
+#[cfg(not(test))]
+#[path = "../fuzz/bodies/mod.rs"]
+pub mod fuzz;
 pub mod history;
 mod process;
 mod proxy;

@@ -17,6 +17,7 @@ pub struct RedisServer {
     port: u16,
     dir: PathBuf,
     config: Vec<String>,
+    environment: Vec<(&'static str, String)>,
     password: Option<String>,
     child: Option<Child>,
 }
@@ -43,16 +44,26 @@ impl RedisServer {
     /// Starts a server with more lines of configuration, such as `maxmemory 3mb`.
     #[must_use]
     pub fn start_with(config: &[&str]) -> Self {
-        Self::launch(None, config)
+        Self::launch(None, config, &[])
+    }
+
+    /// Starts a server with more lines of configuration, and with variables in its environment.
+    #[must_use]
+    pub fn start_under(config: &[&str], environment: &[(&'static str, String)]) -> Self {
+        Self::launch(None, config, environment)
     }
 
     /// Starts a server whose default user has a password.
     #[must_use]
     pub fn start_with_password(password: &str) -> Self {
-        Self::launch(Some(password), &[])
+        Self::launch(Some(password), &[], &[])
     }
 
-    fn launch(password: Option<&str>, config: &[&str]) -> Self {
+    fn launch(
+        password: Option<&str>,
+        config: &[&str],
+        environment: &[(&'static str, String)],
+    ) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("lock-tests-{}-{number}", std::process::id()));
@@ -61,6 +72,7 @@ impl RedisServer {
             port: 0,
             dir,
             config: config.iter().map(|&line| line.to_owned()).collect(),
+            environment: environment.to_vec(),
             password: password.map(str::to_owned),
             child: None,
         };
@@ -189,6 +201,7 @@ impl RedisServer {
         let port = self.port.to_string();
         let mut command = Command::new("redis-server");
         command
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"])
             .args(["--daemonize", "no", "--enable-debug-command", "yes"])
             .arg("--dir")

@@ -19,6 +19,8 @@ use tokio::net::TcpStream;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tracing::Instrument as _;
 
+use lock_tests::Experiment;
+
 use super::support::{
     Desk, Server, World, is_released, on_every_store, open, post as send_post, request, soon,
 };
@@ -152,6 +154,12 @@ on_every_store! {
 /// A slow upload is read under the lock; `max_hold` is what ends it, and the next request is served.
 #[tokio::test]
 async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
+    let mut experiment = Experiment::new(
+        39,
+        "held for max_hold only, the next is served",
+        "slow upload",
+        &["uploads cut off"],
+    );
     let world = World::memory();
     let desk = Desk::open();
     let options = LockOptions::new().with_max_hold(Duration::from_millis(200));
@@ -173,6 +181,9 @@ async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
     soon(upload.read_to_string(&mut reply)).await.unwrap();
     assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
     assert_eq!(desk.counts().entered, 1, "the upload never reached the handler");
+    experiment.ran(1);
+    experiment.saw("uploads cut off", 1);
+    experiment.finish();
 }
 
 /// Sources: redisson#7272, rueidis#1010. Dropped after each number of polls there is.

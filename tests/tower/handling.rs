@@ -17,6 +17,8 @@ use lock_core::{Lease, LockClient, LockOptions, assert_locked, current};
 use lock_tower::{LockBody, LockLayer, LockRejection, PathKey};
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 
+use lock_tests::Experiment;
+
 use super::support::{
     BrokenStore, Desk, Server, World, is_released, on_every_store, post as send_post, request,
     soon, text,
@@ -81,6 +83,7 @@ on_every_store! {
     }
 
     async fn a_lock_that_is_lost_while_handling_is_503(world: World) {
+        let mut experiment = Experiment::new(39, "held for max_hold only, the handler is dropped", "endless handler", &["handlers dropped"]);
         let desk = Desk::closed();
         let handler = desk.clone();
         let layer = LockLayer::from_fn(world.process().await, |_| Some("k"))
@@ -96,6 +99,9 @@ on_every_store! {
         let counts = desk.counts();
         assert_eq!((counts.entered, counts.inside, counts.finished), (1, 0, 0), "dropped at its await");
         is_released(&world.process().await, "k").await;
+        experiment.ran(1);
+        experiment.saw("handlers dropped", counts.entered);
+        experiment.finish();
     }
 }
 

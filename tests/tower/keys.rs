@@ -12,6 +12,8 @@ use lock_tower::{ExtensionKey, ExtractKey, HeaderKey, LockLayer, PartsKey, PathK
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
+use lock_tests::Experiment;
+
 use super::support::{CountingStore, Desk, Server, World, request, send, text};
 
 /// A service under `layer` that answers with the key that it runs under.
@@ -56,6 +58,12 @@ async fn a_missing_header_is_400_unless_unkeyed_requests_are_allowed() {
 /// Sources: baukit-http and api-bones (1 to 255 printable ASCII), and the warning of `tower_governor` on headers.
 #[tokio::test]
 async fn a_header_that_must_not_be_a_key_is_400_even_where_unkeyed_is_allowed() {
+    let mut experiment = Experiment::new(
+        37,
+        "400, and the store is not asked",
+        "doubled, huge and malformed headers",
+        &["requests refused"],
+    );
     let store = CountingStore::default();
     let layer = LockLayer::new(store.client(), HeaderKey::new("order", "x-order")).allow_unkeyed();
     let longest = [b'a'; 255];
@@ -80,10 +88,19 @@ async fn a_header_that_must_not_be_a_key_is_400_even_where_unkeyed_is_allowed() 
 
     let (status, _) = echo(&layer).oneshot(with_headers(&[&longest])).await.unwrap();
     assert_eq!(status, StatusCode::OK);
+    experiment.ran(refused.len());
+    experiment.saw("requests refused", refused.len());
+    experiment.finish();
 }
 
 #[tokio::test]
 async fn different_values_never_share_a_key() {
+    let mut experiment = Experiment::new(
+        37,
+        "each value has a key of its own",
+        "separators, braces, escapes, long values",
+        &["keys"],
+    );
     let layer = LockLayer::new(World::memory().process().await, HeaderKey::new("order", "x-order"));
     let long = |last| format!("{}{last}", "a".repeat(200));
     let (long_a, long_b) = (long('a'), long('b'));
@@ -99,11 +116,20 @@ async fn different_values_never_share_a_key() {
         assert!(!keys.contains(&key), "{value} shares {key}");
         keys.push(key);
     }
+    experiment.ran(values.len());
+    experiment.saw("keys", keys.len());
+    experiment.finish();
 }
 
 /// Raw bytes, since an honest client would not send them.
 #[tokio::test]
 async fn control_bytes_and_huge_headers_on_the_wire_never_reach_the_handler() {
+    let mut experiment = Experiment::new(
+        37,
+        "400, and no handler runs",
+        "control bytes and 8 KiB on the wire",
+        &["requests refused"],
+    );
     let store = CountingStore::default();
     let desk = Desk::open();
     let handler = desk.clone();
@@ -130,6 +156,9 @@ async fn control_bytes_and_huge_headers_on_the_wire_never_reach_the_handler() {
         assert_eq!(reply.status, 400, "{}", String::from_utf8_lossy(wire));
     }
     assert_eq!((store.claims(), desk.counts().entered), (0, 0));
+    experiment.ran(wires.len());
+    experiment.saw("requests refused", wires.len());
+    experiment.finish();
 }
 
 #[tokio::test]

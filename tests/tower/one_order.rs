@@ -14,6 +14,8 @@ use futures_util::future::join_all;
 use lock_core::KeyPart;
 use lock_tower::{ExtensionKey, HeaderKey, LockLayer};
 
+use lock_tests::Experiment;
+
 use super::support::{Desk, Server, World, on_every_store, post as send_post};
 
 #[derive(Clone, Debug, Eq, Hash, KeyPart, PartialEq)]
@@ -109,6 +111,7 @@ on_every_store! {
 
     /// Sources: status-list-server#216 and #540 (U19). A forged id is refused before it can touch the victim's key.
     async fn a_forged_id_does_not_touch_the_victims_key_with_authentication_outside(world: World) {
+        let mut experiment = Experiment::new(37, "the victim is not held up", "spoofed keys", &["forged requests"]);
         let orders = Orders::default();
         let server = serve(&world, &orders, None).await;
         let forged = [("x-user", "ann".to_owned()), ("x-secret", "guess".to_owned())];
@@ -124,6 +127,9 @@ on_every_store! {
         let (forgers, victim) = tokio::join!(forgers, order(&server, &victim));
         assert!(forgers.iter().all(|status| *status == 401));
         assert_eq!(victim, 201, "never refused because of a forger");
+        experiment.ran(1);
+        experiment.saw("forged requests", 1);
+        experiment.finish();
     }
 
     /// The same the wrong way round, to show why the order matters: here the forger holds the victim's key.

@@ -12,6 +12,8 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 
+use lock_tests::Experiment;
+
 use super::support::{
     CountingStore, Desk, Server, World, is_released, on_every_store, post as send_post, request,
     soon,
@@ -157,6 +159,12 @@ on_every_store! {
 
 #[tokio::test]
 async fn over_the_bound_the_store_is_not_touched() {
+    let mut experiment = Experiment::new(
+        38,
+        "503 before the store is asked",
+        "requests over the bound",
+        &["requests refused"],
+    );
     let store = CountingStore::default();
     let desk = Desk::closed();
     let layer = by_path(&desk, store.client());
@@ -169,6 +177,9 @@ async fn over_the_bound_the_store_is_not_touched() {
         assert_eq!(status.unwrap(), StatusCode::SERVICE_UNAVAILABLE);
     }
     assert_eq!((store.claims(), desk.counts().entered), (0, 0));
+    experiment.ran(1);
+    experiment.saw("requests refused", 100);
+    experiment.finish();
 }
 
 /// A holder is not a waiter: with one place, one waits while one is handled.

@@ -11,6 +11,8 @@ use lock_core::{ErrorKind, LockClient, LockOptions, key};
 use lock_tower::{HeaderKey, LockLayer, LockRejection, PartsKey, PathKey};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
+use lock_tests::Experiment;
+
 use super::support::{BrokenStore, CountingStore, Desk, World, on_every_store, request, text};
 
 /// A route `/orders/{id}` under a lock, and its handler's desk.
@@ -202,6 +204,8 @@ async fn an_extractors_own_rejection_is_the_response() {
 
 #[tokio::test]
 async fn no_secret_reaches_the_client_or_debug() {
+    let mut experiment =
+        Experiment::new(36, "no key value in answers and Debug", "canary: key value", &["answers"]);
     const SECRET: &str = "4711-4711-4711-4711";
 
     let world = World::memory();
@@ -221,4 +225,7 @@ async fn no_secret_reaches_the_client_or_debug() {
         assert!(!shown.contains(SECRET), "{shown}");
         assert!(!text(response).await.contains(SECRET));
     }
+    experiment.ran(2);
+    experiment.saw("answers", 2);
+    experiment.finish();
 }

@@ -104,7 +104,7 @@ impl Job {
             ReleaseOutcome::Nobody => Ending::Expired,
             ReleaseOutcome::Other => Ending::TakenByOther,
         };
-        if self.unanswered == 0 {
+        if self.unanswered == 0 || mutant!("repeated-release-says-expired") {
             return Ok(expired);
         }
         // An earlier attempt was not answered and may be the one that freed it. Before the deadline

@@ -124,6 +124,9 @@ impl State {
     /// Calls the first in line to take `call`, by waking it if it sleeps.
     fn call(&mut self, call: Call) -> Option<Waker> {
         self.call = Some(call);
+        if mutant!("unlock-wakes-nobody") {
+            return None;
+        }
         self.queue.first_waker()
     }
 

@@ -33,7 +33,7 @@ pub use self::op::{
     Waiting,
 };
 #[cfg(all(feature = "redis", feature = "test-util"))]
-pub use self::redis::{Connector, Socket};
+pub use self::redis::{Connector, Reading, Socket, read_reply};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 use crate::Error;

@@ -151,10 +151,10 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
                     // Not all are polled before they are dropped.
                     if random.below(10) > 0 {
                         match poll!(&mut lock) {
-                            std::task::Poll::Ready(guard) => {
+                            Poll::Ready(guard) => {
                                 waiting.push((step, Box::pin(async move { guard })));
                             }
-                            std::task::Poll::Pending => waiting.push((step, lock)),
+                            Poll::Pending => waiting.push((step, lock)),
                         }
                     }
                 }
@@ -182,12 +182,17 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
                 }
             }
         }
-        drop(held);
         assert!(entered > 20, "seed {seed}: {entered} entered");
-        // Everybody who still waits gets it, so no wake-up was lost.
-        for (_, lock) in waiting {
-            let bound = Duration::from_secs(60);
-            drop(tokio::time::timeout(bound, lock).await.expect("woken").unwrap());
+        // Everybody who still waits gets it, and is told so: nobody polls a task that is not woken.
+        let runtime = tokio::runtime::Handle::current();
+        let waiting: Vec<_> = waiting
+            .into_iter()
+            .map(|(_, lock)| runtime.spawn(async move { drop(lock.await.unwrap()) }))
+            .collect();
+        tokio::task::yield_now().await;
+        drop(held);
+        for task in waiting {
+            tokio::time::timeout(Duration::from_secs(60), task).await.expect("woken").unwrap();
         }
         settled(&other).await;
         nothing_is_left(&store, &client).await;

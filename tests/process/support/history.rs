@@ -1,73 +1,80 @@
 //! Checks what many processes did, by the clock that they share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use lock_tests::history::{Turn, check};
 
-/// A directory for counters and logs, removed on drop.
+/// A directory for numbers and logs, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Ground {
     dir: PathBuf,
-    keys: u64,
 }
 
-/// What was found in order.
-#[derive(Debug)]
-pub(crate) struct Verdict {
-    pub(crate) turns: u64,
-    /// Turns that followed a turn of another process.
-    pub(crate) handovers: usize,
-    /// The turns of each process.
+/// What the logs tell.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// By key.
+    turns: BTreeMap<String, Vec<Entry>>,
+    writes: BTreeMap<String, Vec<Write>>,
+    /// The turns of each process that came to their end.
     pub(crate) shares: Vec<usize>,
+    /// How often a process was stopped: each time, one may have been between the last look at its lease and its first step.
+    pub(crate) stops: usize,
+}
+
+/// A turn, and when its task had begun to ask for it.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    asked: u128,
+    turn: Turn,
+    done: bool,
+}
+
+/// A write under a lock, or one that was refused.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    at: u128,
+    fence: u64,
+    accepted: bool,
 }
 
 impl Ground {
-    pub(crate) fn new(name: &str, keys: u64) -> Self {
-        let dir = std::env::temp_dir().join(format!("lock-tests-{}-{name}", std::process::id()));
+    pub(crate) fn new(name: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("lock-tests-{}-{name}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(&dir).unwrap();
-        for key in 0..keys {
-            fs::write(dir.join(format!("counter-k{key}")), "0").unwrap();
-        }
-        Self { dir, keys }
+        Self { dir }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// What the counters show in all.
-    pub(crate) fn counted(&self) -> u64 {
-        let read = |key| fs::read_to_string(self.dir.join(format!("counter-k{key}"))).unwrap();
-        (0..self.keys).map(|key| read(key).parse::<u64>().unwrap()).sum()
+    /// The process that had the last turn on `key`, or has it still.
+    pub(crate) fn holder(&self, key: &str) -> Option<u32> {
+        fs::read_to_string(self.dir.join(format!("holder-{key}"))).ok()?.parse().ok()
     }
 
-    /// Asserts that no two turns on one key overlap, that none began after its deadline, and that fencing tokens
-    /// grow from turn to turn.
-    pub(crate) fn check(&self) -> Verdict {
-        let mut turns: HashMap<String, Vec<Turn>> = HashMap::new();
-        let mut shares = Vec::new();
+    /// Reads the logs.
+    pub(crate) fn history(&self) -> History {
+        let mut history = History::default();
         for entry in fs::read_dir(&self.dir).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if !name.starts_with("log-") {
                 continue;
             }
+            let owner = history.shares.len();
             let log = fs::read_to_string(&path).unwrap();
-            for line in log.lines() {
-                let (key, turn) = parse(line, shares.len());
-                turns.entry(key).or_default().push(turn);
-            }
-            shares.push(log.lines().count());
+            let done = log.lines().filter(|line| history.read(line, owner)).count();
+            history.shares.push(done);
         }
-        let mut verdict = Verdict { turns: 0, handovers: 0, shares };
-        for (key, turns) in turns {
-            let owners = check(key, turns);
-            verdict.turns += owners.len() as u64;
-            verdict.handovers += owners.windows(2).filter(|pair| pair[0] != pair[1]).count();
-        }
-        verdict
+        history
     }
 }
 
@@ -77,10 +84,139 @@ impl Drop for Ground {
     }
 }
 
-fn parse(line: &str, owner: usize) -> (String, Turn) {
-    let words: Vec<_> = line.split(' ').collect();
-    let [key, enter, exit, deadline, fence] = words[..] else { panic!("not a turn: {line}") };
-    let nanos = |word: &str| word.parse().unwrap();
-    let (enter, exit, deadline) = (nanos(enter), nanos(exit), nanos(deadline));
-    (key.to_owned(), Turn { owner, enter, exit, deadline, fence: fence.parse().unwrap() })
+impl History {
+    /// Takes in a line; whether it tells of a turn that came to its end.
+    fn read(&mut self, line: &str, owner: usize) -> bool {
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |word: &str| word.parse().unwrap();
+        match words[..] {
+            ["turn", key, asked, enter, exit, deadline, fence, done] => {
+                let (enter, exit, deadline) = (number(enter), number(exit), number(deadline));
+                let turn = Turn { owner, enter, exit, deadline, fence: fence.parse().unwrap() };
+                let done = done == "1";
+                let entry = Entry { asked: number(asked), turn, done };
+                self.turns.entry(key.to_owned()).or_default().push(entry);
+                done
+            }
+            ["write", key, at, fence, accepted] => {
+                let fence = fence.parse().unwrap();
+                let write = Write { at: number(at), fence, accepted: accepted == "1" };
+                self.writes.entry(key.to_owned()).or_default().push(write);
+                false
+            }
+            _ => panic!("not a line of a log: {line}"),
+        }
+    }
+
+    /// Asserts that no two turns on one key overlap, that none began after its deadline, and that fencing tokens
+    /// grow from turn to turn. Gives the number of turns that followed a turn of another process.
+    pub(crate) fn check(&self) -> usize {
+        let mut handovers = 0;
+        for (key, entries) in &self.turns {
+            let turns = entries.iter().map(|entry| entry.turn);
+            let owners = check(key, turns.filter(|turn| turn.enter < turn.deadline).collect());
+            handovers += owners.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        }
+        self.check_numbers();
+        handovers
+    }
+
+    /// Asserts what holds even if the server forgets: none began after its deadline unless it was stopped right then, no number was given twice, and each
+    /// grant that was asked for after another turn had begun has a greater number.
+    pub(crate) fn check_numbers(&self) {
+        let late = self.entries().filter(|entry| entry.turn.enter >= entry.turn.deadline);
+        let late: Vec<_> = late.map(|entry| entry.turn).collect();
+        assert!(late.len() <= self.stops, "they began too late: {late:?}");
+        for (key, entries) in &self.turns {
+            let mut seen = HashSet::new();
+            for Entry { turn, .. } in entries {
+                assert!(
+                    seen.insert(turn.fence),
+                    "{key}: {turn:?} has a number that was given before"
+                );
+            }
+            let mut begun: Vec<_> = entries.iter().map(|entry| entry.turn).collect();
+            begun.sort_by_key(|turn| turn.enter);
+            // What is handed on within a process belongs to a grant that may be older.
+            let grants = entries.iter().filter(|entry| entry.turn.fence % 64 == 0);
+            let mut grants: Vec<_> = grants.collect();
+            grants.sort_by_key(|entry| entry.asked);
+            let (mut next, mut newest) = (0, 0);
+            for Entry { asked, turn, .. } in grants {
+                while begun.get(next).is_some_and(|before| before.enter < *asked) {
+                    newest = newest.max(begun[next].fence);
+                    next += 1;
+                }
+                assert!(turn.fence > newest, "{key}: {turn:?} came after one numbered {newest}");
+            }
+        }
+    }
+
+    /// Turns that overlap another one's lease, which is right only where the server forgot one of them or misjudged time.
+    pub(crate) fn overlaps(&self) -> usize {
+        let mut overlaps = 0;
+        for entries in self.turns.values() {
+            let mut turns: Vec<_> = entries.iter().map(|entry| entry.turn).collect();
+            turns.sort_by_key(|turn| turn.enter);
+            let mut busy_until = 0;
+            for turn in turns {
+                overlaps += usize::from(turn.enter < busy_until);
+                busy_until = busy_until.max(turn.exit.min(turn.deadline));
+            }
+        }
+        overlaps
+    }
+
+    /// All turns, also those that were cut off.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.values().map(Vec::len).sum()
+    }
+
+    /// Turns that came to their end.
+    pub(crate) fn done(&self) -> u64 {
+        self.entries().filter(|entry| entry.done).count() as u64
+    }
+
+    /// Turns that were dropped because their lease was lost.
+    pub(crate) fn cut_off(&self) -> usize {
+        self.entries().filter(|entry| !entry.done).count()
+    }
+
+    /// Turns that went on after their lease.
+    pub(crate) fn overstayed(&self) -> usize {
+        self.entries().filter(|entry| entry.done && entry.turn.exit > entry.turn.deadline).count()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.turns.values().flatten()
+    }
+
+    /// Writes that the resource took.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.all_writes().filter(|write| write.accepted).count() as u64
+    }
+
+    /// Writes that the resource refused.
+    pub(crate) fn refused(&self) -> usize {
+        self.all_writes().filter(|write| !write.accepted).count()
+    }
+
+    fn all_writes(&self) -> impl Iterator<Item = &Write> {
+        self.writes.values().flatten()
+    }
+
+    /// Writes that were taken although a newer holder had written.
+    pub(crate) fn stale(&self) -> usize {
+        let mut stale = 0;
+        for writes in self.writes.values() {
+            let mut taken: Vec<_> = writes.iter().filter(|write| write.accepted).collect();
+            taken.sort_by_key(|write| write.at);
+            let mut newest = 0;
+            for write in taken {
+                stale += usize::from(write.fence < newest);
+                newest = newest.max(write.fence);
+            }
+        }
+        stale
+    }
 }

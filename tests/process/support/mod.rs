@@ -1,4 +1,6 @@
-//! A worker process, and the history of many.
+//! A worker process, contests of many, and their history.
 
+pub(crate) mod contest;
 pub(crate) mod history;
+pub(crate) mod wall;
 pub(crate) mod worker;

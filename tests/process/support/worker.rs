@@ -55,12 +55,27 @@ impl Worker {
         matches!(self.events.recv_timeout(span), Err(RecvTimeoutError::Timeout))
     }
 
+    /// One that has ended by itself does not hear it.
     pub(crate) fn tell(&mut self, line: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+        drop(writeln!(self.child.stdin.as_mut().unwrap(), "{line}"));
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         send_signal(&self.child, signal);
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The time that it has spent on a processor.
+    pub(crate) fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        // Behind the name, which may hold anything: user and system time are the 12th and 13th, in hundredths of a second.
+        let (_, rest) = stat.rsplit_once(')').unwrap();
+        let times = rest.split_whitespace().skip(11).take(2);
+        let ticks: u64 = times.map(|time| time.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     /// Kills it as `kill -9` does.

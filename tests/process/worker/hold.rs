@@ -6,6 +6,7 @@ use std::time::Duration;
 use lock_core::LockClient;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::polls::Polls;
 use crate::{Args, say};
 
 /// Short against any ttl.
@@ -15,16 +16,15 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
     let mutex = client.mutex(args.text("key")).with_wait(Duration::from_secs(60));
     let guard = mutex.lock().await.unwrap();
     say(&format!("held fence={}", guard.fencing_token()));
-    let (steps, late) = (AtomicU64::new(0), AtomicU64::new(0));
-    let work = guard.bind(async {
+    let (steps, polls) = (AtomicU64::new(0), Polls::default());
+    polls.begin(&guard);
+    let work = polls.of(guard.bind(async {
         loop {
+            polls.polled();
             steps.fetch_add(1, Ordering::Relaxed);
-            if !guard.is_valid() {
-                late.fetch_add(1, Ordering::Relaxed);
-            }
             tokio::time::sleep(STEP).await;
         }
-    });
+    }));
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let told = async {
         loop {
@@ -41,7 +41,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         }
         () = told => {}
     }
-    let (steps, late) = (steps.into_inner(), late.into_inner());
+    let (steps, late) = (steps.load(Ordering::Relaxed), polls.late());
     let released = guard.release().await;
     say(&format!("end steps={steps} late={late} released={released:?}"));
 }

@@ -6,7 +6,11 @@
 
 mod contend;
 mod hold;
+mod leave;
+mod polls;
+mod resource;
 mod serve;
+mod starve;
 
 use std::io::Write;
 use std::time::Duration;
@@ -21,12 +25,17 @@ struct Args(Vec<String>);
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
     let args = Args(std::env::args().skip(1).collect());
+    if args.0[0] == "total" {
+        return contend::total(&args);
+    }
     let store = RedisStore::connect(args.text("url")).await.unwrap();
     let defaults = LockOptions::new().with_ttl(args.millis("ttl"));
     let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
     match args.0[0].as_str() {
         "hold" => hold::run(&client, &args).await,
         "contend" => contend::run(&client, &args).await,
+        "leave" => leave::run(&client, &args).await,
+        "starve" => starve::run(&client, &args).await,
         "serve" => serve::run(&client, &args).await,
         other => panic!("no such task: {other}"),
     }

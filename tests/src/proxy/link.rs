@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_linger;
+
 use super::{Action, Gate, Op, Shared};
 use crate::resp::Kind;
 use crate::{resp, scripts};
@@ -20,8 +22,10 @@ pub(super) struct Link {
     mute: AtomicBool,
     /// Replies vanish.
     deaf: AtomicBool,
+    /// The client's side ends by a reset.
+    resets: AtomicBool,
     /// What the client is owed, in order. Whoever writes to the client holds this.
-    owed: Mutex<VecDeque<Owed>>,
+    owed: Mutex<VecDeque<(Op, Owed)>>,
 }
 
 /// A reply that the client waits for.
@@ -37,11 +41,22 @@ enum Owed {
     Lost,
     /// The end of the connection, once the server has replied.
     Closed,
+    /// A reset, once the server has replied.
+    Reset,
+    /// The beginning of the server's, of this many bytes, and the end of the connection.
+    Cut(usize),
+    /// The server's, byte by byte.
+    Sliced,
+    /// This instead of the server's.
+    Instead(Arc<[u8]>),
     /// Nothing, though the server replies.
     Nothing,
     /// This, though the server does not reply.
-    Ours(String),
+    Ours(Arc<[u8]>),
 }
+
+/// Long enough for a byte to travel alone.
+const SLICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl Link {
     pub(super) fn start(shared: &Shared, client: TcpStream, server: TcpStream) -> Arc<Self> {
@@ -53,6 +68,7 @@ impl Link {
             target: *shared.target.lock().unwrap(),
             mute: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
+            resets: AtomicBool::new(false),
             owed: Mutex::default(),
         })
     }
@@ -79,8 +95,16 @@ impl Link {
     /// Closes both sides.
     pub(super) fn close(&self) {
         // Already closed is as good.
-        let _ = self.client.shutdown(Shutdown::Both);
         let _ = self.server.shutdown(Shutdown::Both);
+        // Without a lingering end, the reset goes out when the last thread drops the socket.
+        let how = if self.resets.load(Ordering::Acquire) { Shutdown::Read } else { Shutdown::Both };
+        let _ = self.client.shutdown(how);
+    }
+
+    /// Has the client's side end by a reset instead of an orderly end.
+    fn reset(&self) {
+        set_socket_linger(&self.client, Some(Duration::ZERO)).unwrap();
+        self.resets.store(true, Ordering::Release);
     }
 
     fn requests(&self, shared: &Shared) {
@@ -89,42 +113,52 @@ impl Link {
             if self.mute.load(Ordering::Acquire) {
                 continue;
             }
-            let op = op_of(&resp::arguments(&command));
+            let args = resp::arguments(&command);
+            let op = op_of(&args);
             shared.see(op);
-            match shared.rules.action(op) {
-                None => self.forward(&command, Owed::Reply),
+            let forward = |owed| self.forward(op, &command, owed);
+            match shared.rules.action(op, asks(op, &args)) {
+                None => forward(Owed::Reply),
                 Some(Action::LoseRequest) => self.go_dark(),
-                Some(Action::LoseReply) => self.forward(&command, Owed::Lost),
+                Some(Action::LoseReply) => forward(Owed::Lost),
                 Some(Action::CloseBefore) => return,
-                Some(Action::CloseAfter) => self.forward(&command, Owed::Closed),
+                Some(Action::CloseAfter) => forward(Owed::Closed),
+                Some(Action::ResetBefore) => return self.reset(),
+                Some(Action::ResetAfter) => forward(Owed::Reset),
+                Some(Action::Truncate(bytes)) => forward(Owed::Cut(bytes)),
+                Some(Action::Slice) => forward(Owed::Sliced),
+                Some(Action::Replace(reply)) => forward(Owed::Instead(reply)),
+                Some(Action::Answer(reply)) => self.answer(op, reply),
                 Some(Action::DelayRequest(delay)) => {
                     std::thread::sleep(delay);
-                    self.forward(&command, Owed::Reply);
+                    forward(Owed::Reply);
                 }
-                Some(Action::DelayReply(delay)) => self.forward(&command, Owed::Later(delay)),
+                Some(Action::DelayReply(delay)) => forward(Owed::Later(delay)),
                 Some(Action::HoldRequest(gate)) => {
                     gate.wait();
-                    self.forward(&command, Owed::Reply);
+                    forward(Owed::Reply);
                 }
-                Some(Action::HoldReply(gate)) => self.forward(&command, Owed::Held(gate)),
+                Some(Action::HoldReply(gate)) => forward(Owed::Held(gate)),
                 Some(Action::Stray(gate)) => {
                     self.go_dark();
                     self.stray(command, gate);
                 }
                 Some(Action::Duplicate) => {
-                    self.forward(&command, Owed::Reply);
-                    self.forward(&command, Owed::Nothing);
+                    forward(Owed::Reply);
+                    forward(Owed::Nothing);
                 }
-                Some(Action::Refuse(error)) => self.answer(format!("-{error}\r\n")),
-                Some(Action::Vanish) => self.forward(&command, Owed::Nothing),
+                Some(Action::Refuse(error)) => {
+                    self.answer(op, format!("-{error}\r\n").into_bytes().into());
+                }
+                Some(Action::Vanish) => forward(Owed::Nothing),
                 Some(Action::Scatter(_)) => panic!("only messages are scattered"),
             }
         }
     }
 
-    fn forward(&self, command: &[u8], owed: Owed) {
+    fn forward(&self, op: Op, command: &[u8], owed: Owed) {
         let answers = answers(&resp::arguments(command));
-        self.owed.lock().unwrap().extend(std::iter::repeat_n(owed, answers));
+        self.owed.lock().unwrap().extend(std::iter::repeat_n((op, owed), answers));
         // If the server is gone, the other thread finds out.
         let _ = (&self.server).write_all(command);
     }
@@ -143,16 +177,16 @@ impl Link {
     }
 
     /// Replies in the server's stead, in its turn.
-    fn answer(&self, reply: String) {
+    fn answer(&self, op: Op, reply: Arc<[u8]>) {
         let mut owed = self.owed.lock().unwrap();
-        owed.push_back(Owed::Ours(reply));
+        owed.push_back((op, Owed::Ours(reply)));
         self.pay(&mut owed);
     }
 
     /// Writes the replies of our own whose turn it is.
-    fn pay(&self, owed: &mut VecDeque<Owed>) {
-        while let Some(Owed::Ours(reply)) = owed.front() {
-            self.write(reply.as_bytes());
+    fn pay(&self, owed: &mut VecDeque<(Op, Owed)>) {
+        while let Some((_, Owed::Ours(reply))) = owed.front() {
+            self.write(reply);
             owed.pop_front();
         }
     }
@@ -180,16 +214,35 @@ impl Link {
                 }
             }
             let due = self.owed.lock().unwrap().front().cloned();
-            match due {
-                None | Some(Owed::Reply | Owed::Nothing | Owed::Ours(_)) => {}
-                Some(Owed::Later(delay)) => std::thread::sleep(delay),
-                Some(Owed::Held(gate)) => gate.wait(),
-                Some(Owed::Lost) => self.deaf.store(true, Ordering::Release),
-                Some(Owed::Closed) => return,
+            if let Some((op, due)) = due {
+                shared.replied[op as usize].store(reply.len(), Ordering::Release);
+                match due {
+                    Owed::Reply
+                    | Owed::Nothing
+                    | Owed::Ours(_)
+                    | Owed::Sliced
+                    | Owed::Instead(_) => {}
+                    Owed::Later(delay) => std::thread::sleep(delay),
+                    Owed::Held(gate) => gate.wait(),
+                    Owed::Lost => self.deaf.store(true, Ordering::Release),
+                    Owed::Closed => return,
+                    Owed::Reset => return self.reset(),
+                    Owed::Cut(bytes) => return self.write(&reply[..bytes.min(reply.len())]),
+                }
             }
             let mut owed = self.owed.lock().unwrap();
-            if !matches!(owed.pop_front(), Some(Owed::Nothing)) {
-                self.write(&reply);
+            match owed.pop_front() {
+                Some((_, Owed::Nothing)) => {}
+                Some((_, Owed::Instead(instead))) => self.write(&instead),
+                Some((_, Owed::Sliced)) => {
+                    // Many follow one another without a pause, or the whole would be late.
+                    let pause = if reply.len() > 500 { Duration::ZERO } else { SLICE_PAUSE };
+                    for byte in reply.chunks(1) {
+                        self.write(byte);
+                        std::thread::sleep(pause);
+                    }
+                }
+                _ => self.write(&reply),
             }
             self.pay(&mut owed);
         }
@@ -201,7 +254,7 @@ impl Link {
         let text = resp::arguments(&frame).pop().unwrap_or_default();
         let place = shared.note(String::from_utf8_lossy(&text).into_owned());
         let mut wait: Option<Box<dyn FnOnce() + Send>> = None;
-        match shared.rules.action(Op::Message) {
+        match shared.rules.action(Op::Message, 1) {
             None => {}
             Some(Action::Vanish) => return true,
             Some(Action::CloseBefore) => return false,
@@ -244,6 +297,8 @@ impl Link {
 fn op_of(args: &[Vec<u8>]) -> Op {
     match (scripts::classify(args), name(args).as_slice()) {
         (Op::Other, b"hello") => Op::Hello,
+        (Op::Other, b"time") => Op::Time,
+        (Op::Other, b"info") => Op::Info,
         (Op::Other, b"subscribe" | b"ssubscribe" | b"psubscribe") => Op::Subscribe,
         (op, _) => op,
     }
@@ -252,6 +307,16 @@ fn op_of(args: &[Vec<u8>]) -> Op {
 /// How many answers a command gets: subscriptions get one for each channel.
 fn answers(args: &[Vec<u8>]) -> usize {
     if name(args).ends_with(b"subscribe") { (args.len() - 1).max(1) } else { 1 }
+}
+
+/// How many things a command asks for: a lock each, and beside them a queue each and the counter.
+fn asks(op: Op, args: &[Vec<u8>]) -> usize {
+    let keys = || String::from_utf8_lossy(args.get(2)?).parse::<usize>().ok();
+    match op {
+        Op::Acquire | Op::Release => keys().map_or(1, |keys| keys.saturating_sub(1) / 2),
+        Op::Renew => keys().unwrap_or(1),
+        _ => 1,
+    }
 }
 
 fn name(args: &[Vec<u8>]) -> Vec<u8> {

@@ -29,11 +29,15 @@ pub enum Op {
     Release,
     /// The question for RESP3, with which a handshake begins.
     Hello,
+    /// The question for the server's clock, with which a handshake ends.
+    Time,
+    /// The question what kind of server it is, with which the check at the start begins.
+    Info,
     /// The subscription of an inbox.
     Subscribe,
     /// A message on its way to the inbox of a client. No command: the one thing here that comes from the server.
     Message,
-    /// Anything else: the rest of the handshake, the check, `TIME`.
+    /// Anything else: the rest of the handshake and of the check.
     Other,
 }
 
@@ -54,11 +58,15 @@ pub struct Proxy {
     port: u16,
 }
 
+/// How many kinds of commands there are.
+const OPS: usize = Op::Other as usize + 1;
+
 /// What the proxy's threads share.
 struct Shared {
     target: Mutex<SocketAddr>,
     rules: Rules,
-    seen: [AtomicUsize; 7],
+    seen: [AtomicUsize; OPS],
+    replied: [AtomicUsize; OPS],
     messages: Mutex<Vec<Message>>,
     accepted: AtomicUsize,
     turns_away: AtomicBool,
@@ -78,6 +86,7 @@ impl Proxy {
             target: Mutex::new(SocketAddr::from(([127, 0, 0, 1], server.port()))),
             rules: Rules::default(),
             seen: Default::default(),
+            replied: Default::default(),
             messages: Mutex::default(),
             accepted: AtomicUsize::new(0),
             turns_away: AtomicBool::new(false),
@@ -105,6 +114,20 @@ impl Proxy {
     #[must_use]
     pub fn seen(&self, op: Op) -> usize {
         self.shared.seen[op as usize].load(Ordering::Acquire)
+    }
+
+    /// The length in bytes of the last reply to a command of this kind.
+    #[must_use]
+    pub fn reply_len(&self, op: Op) -> usize {
+        self.shared.replied[op as usize].load(Ordering::Acquire)
+    }
+
+    /// Ends all rules and whatever is wrong, and closes the connections that are open now.
+    pub fn reset(&self) {
+        self.shared.rules.clear();
+        self.heal();
+        self.turn_away(false);
+        self.close_all();
     }
 
     /// The messages that came for clients, in the order in which they came.

@@ -35,6 +35,18 @@ pub enum Action {
     Duplicate,
     /// It does not arrive; the client gets this error in reply.
     Refuse(&'static str),
+    /// It does not arrive; the client gets these bytes in reply.
+    Answer(Arc<[u8]>),
+    /// It is executed; the client gets these bytes instead of the reply.
+    Replace(Arc<[u8]>),
+    /// It is executed; the connection is closed behind this many bytes of the reply.
+    Truncate(usize),
+    /// It is executed; its reply arrives byte by byte.
+    Slice,
+    /// The connection is reset before it arrives.
+    ResetBefore,
+    /// It is executed, then the connection is reset instead of the reply.
+    ResetAfter,
     /// It is executed; its reply alone does not arrive. A message does not arrive.
     Vanish,
     /// A message arrives after some time up to this, another one for each message.
@@ -79,6 +91,7 @@ struct State {
     skip: AtomicUsize,
     left: AtomicUsize,
     hits: AtomicUsize,
+    asks: AtomicUsize,
 }
 
 /// Says how often a rule applies.
@@ -120,7 +133,8 @@ impl<'p> RuleBuilder<'p> {
     pub fn times(self, count: usize) -> Rule {
         let Self { rules, op, action, skip } = self;
         let (skip, left) = (AtomicUsize::new(skip), AtomicUsize::new(count));
-        let rule = Rule(Arc::new(State { op, action, skip, left, hits: AtomicUsize::new(0) }));
+        let (hits, asks) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let rule = Rule(Arc::new(State { op, action, skip, left, hits, asks }));
         rules.0.lock().unwrap().push(rule.clone());
         rule
     }
@@ -133,14 +147,20 @@ impl Rule {
         self.0.hits.load(Ordering::Acquire)
     }
 
+    /// How many things the commands that it hit asked for: scripts take many in one call.
+    #[must_use]
+    pub fn asks(&self) -> usize {
+        self.0.asks.load(Ordering::Acquire)
+    }
+
     /// Ends the rule.
     pub fn end(&self) {
         self.0.left.store(0, Ordering::Release);
     }
 
     /// Whether it applies to this command, which counts it.
-    fn takes(&self, op: Op) -> bool {
-        let State { op: wanted, skip, left, hits, .. } = &*self.0;
+    fn takes(&self, op: Op, asks: usize) -> bool {
+        let State { op: wanted, skip, left, hits, asks: asked, .. } = &*self.0;
         let one_less = |count: usize| count.checked_sub(1);
         if *wanted != op || left.load(Ordering::Acquire) == 0 {
             return false;
@@ -150,6 +170,7 @@ impl Rule {
         }
         let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok();
         if taken {
+            asked.fetch_add(asks, Ordering::AcqRel);
             hits.fetch_add(1, Ordering::AcqRel);
         }
         taken
@@ -157,9 +178,13 @@ impl Rule {
 }
 
 impl Rules {
-    /// What happens to a command of this kind.
-    pub(super) fn action(&self, op: Op) -> Option<Action> {
+    /// What happens to a command of this kind, which asks for so many things.
+    pub(super) fn action(&self, op: Op, asks: usize) -> Option<Action> {
         let rules = self.0.lock().unwrap();
-        rules.iter().find(|rule| rule.takes(op)).map(|rule| rule.0.action.clone())
+        rules.iter().find(|rule| rule.takes(op, asks)).map(|rule| rule.0.action.clone())
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.lock().unwrap().clear();
     }
 }

@@ -71,6 +71,8 @@ pub(super) struct Taken {
     pub(super) by_ours: bool,
 }
 
+/// The scripts mint none beyond this, and fencing tokens have no room for much larger ones.
+pub(super) const LARGEST_NUMBER: u64 = 1 << 53;
 /// Room for a name and its companions, a token and numbers.
 const TYPICAL_LEN: usize = 320;
 
@@ -95,17 +97,9 @@ impl Ask {
 
     /// Whether both can travel in one call.
     pub(super) fn goes_with(&self, other: &Self) -> bool {
-        self.likeness() == other.likeness() && self.namespace() == other.namespace()
-    }
-
-    /// What things have in common that travel together.
-    fn likeness(&self) -> (Kind, bool, u64) {
-        let shared = match self {
-            Self::Claim { ttl_ms, .. } => *ttl_ms,
-            Self::Release { hold_ms, .. } => *hold_ms,
-            Self::Renew { .. } => 0,
-        };
-        (self.kind(), self.member().is_some(), shared)
+        self.kind() == other.kind()
+            && self.member().is_some() == other.member().is_some()
+            && self.namespace() == other.namespace()
     }
 
     fn token(&self) -> Token {
@@ -124,10 +118,10 @@ impl Ask {
         }
     }
 
-    /// When it becomes void, and the place that it asks for.
-    fn as_claim(&self) -> Option<(u64, Option<&Place>)> {
+    /// The place that it asks for.
+    fn place(&self) -> Option<&Place> {
         match self {
-            Self::Claim { void_after, place, .. } => Some((*void_after, place.as_ref())),
+            Self::Claim { place, .. } => place.as_ref(),
             Self::Release { .. } | Self::Renew { .. } => None,
         }
     }
@@ -161,7 +155,7 @@ pub(super) fn command<'a>(asks: impl Iterator<Item = &'a Ask> + Clone, by: By) -
     let count = asks.clone().count();
     let queues = first.kind() != Kind::Renew;
     let keys = if queues { 1 + 2 * count } else { count };
-    let mut cmd = Cmd::with_capacity(6 + keys + 2 * count, TYPICAL_LEN * count);
+    let mut cmd = Cmd::with_capacity(5 + keys + 4 * count, TYPICAL_LEN * count);
     match by {
         By::Digest => cmd.arg("EVALSHA").arg(&script.digest),
         By::Text => cmd.arg("EVAL").arg(script.text),
@@ -179,25 +173,18 @@ pub(super) fn command<'a>(asks: impl Iterator<Item = &'a Ask> + Clone, by: By) -
             cmd.arg(keys::queue(ask.name(), &mut buffer));
         }
     }
-    match first {
-        Ask::Claim { ttl_ms, .. } => {
-            let claims = asks.clone().filter_map(Ask::as_claim);
-            // The first to become void makes all so: they were made in the same moment.
-            let void_after = claims.clone().map(|(void_after, _)| void_after).min();
-            let life_ms = claims.filter_map(|(_, place)| place).map(|place| place.life_ms).max();
-            cmd.arg(ttl_ms).arg(void_after.unwrap_or(0)).arg(life_ms.unwrap_or(0));
-        }
-        Ask::Release { hold_ms, .. } => {
-            cmd.arg(hold_ms);
-        }
-        Ask::Renew { .. } => {}
+    if first.kind() == Kind::Claim {
+        let lives = asks.clone().filter_map(Ask::place).map(|place| place.life_ms);
+        cmd.arg(lives.max().unwrap_or(0));
     }
     let mut text = [0; Token::TEXT_LEN];
     for ask in asks.clone() {
         cmd.arg(ask.token().encode(&mut text));
-        if let Ask::Renew { ttl_ms, .. } = ask {
-            cmd.arg(ttl_ms);
-        }
+        match ask {
+            Ask::Claim { ttl_ms, void_after, .. } => cmd.arg(ttl_ms).arg(void_after),
+            Ask::Release { hold_ms, .. } => cmd.arg(hold_ms),
+            Ask::Renew { ttl_ms, .. } => cmd.arg(ttl_ms),
+        };
     }
     if first.member().is_some() {
         for ask in asks {
@@ -219,9 +206,6 @@ pub(super) fn answers(value: Value, kind: Kind, count: usize) -> Result<(u64, Ve
         }
         _ => return Err(Fault::Garbled),
     };
-    if kind == Kind::Claim && answers.is_empty() {
-        answers.resize(count, Value::Nil);
-    }
     if answers.len() == count { Ok((us, answers)) } else { Err(Fault::Garbled) }
 }
 
@@ -243,7 +227,7 @@ impl Answer {
 
 /// Reads the answer to a claim.
 pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
-    use Value::{Array, Int, Nil};
+    use Value::{Array, Int};
     let us = *us;
     let taken = |left: i64, ours: i64| Taken {
         // A key without an expiry (-1): nobody knows when it goes.
@@ -251,8 +235,8 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
         by_ours: ours == 1,
     };
     let items = match value {
-        Nil => return Ok(Claimed::Void { us }),
-        Int(fence) => return Ok(Claimed::Granted { us, fence: positive(*fence)? }),
+        Int(-1) => return Ok(Claimed::Void { us }),
+        Int(fence) => return Ok(Claimed::Granted { us, fence: minted(*fence)? }),
         Array(items) => items.as_slice(),
         _ => return Err(Fault::Garbled),
     };
@@ -260,7 +244,7 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
         [Int(2), Int(left), Int(ours), Int(ticket), Int(place)] => Ok(Claimed::Queued {
             us,
             taken: taken(left, ours),
-            ticket: positive(ticket)?,
+            ticket: minted(ticket)?,
             place: place.unsigned_abs(),
         }),
         [Int(0), Int(left), Int(ours)] => Ok(Claimed::Busy { us, taken: taken(left, ours) }),
@@ -279,6 +263,8 @@ pub(super) fn released(answer: &Answer) -> Result<(ReleaseOutcome, Option<u64>),
     Ok((outcome, (answer.us > 0).then_some(answer.us)))
 }
 
-fn positive(number: i64) -> Result<u64, Fault> {
-    if number > 0 { Ok(number.unsigned_abs()) } else { Err(Fault::Garbled) }
+/// A number that the script may have minted.
+fn minted(number: i64) -> Result<u64, Fault> {
+    let number = u64::try_from(number).ok().filter(|number| (1..=LARGEST_NUMBER).contains(number));
+    number.ok_or(Fault::Garbled)
 }

@@ -119,7 +119,9 @@ impl RedisStoreBuilder {
 // Handed over by `map_err`.
 #[allow(clippy::needless_pass_by_value)]
 fn not_a_url(error: redis::RedisError) -> ConfigError {
-    let what = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+    // The detail may be a part of the URL.
+    let (text, detail) = (error.to_string(), error.detail().unwrap_or_default());
+    let what = text.strip_suffix(detail).unwrap_or("it does not parse").trim_end_matches(": ");
     ConfigError::new(
         "url",
         format!(

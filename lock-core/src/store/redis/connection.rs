@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
 use super::connector::{Dialer, Wire};
-use super::error::Fault;
+use super::error::{Fault, discreet, is_about_password};
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
@@ -86,14 +86,11 @@ pub(super) enum Health {
 impl Health {
     pub(super) fn of<T>(answer: &Result<T, Fault>) -> Self {
         match answer {
-            Ok(_) | Err(Fault::Refused(_) | Fault::Garbled) => Self::Answered,
+            Ok(_) | Err(Fault::Refused(_)) => Self::Answered,
             Err(Fault::Silent(_)) => Self::Silent,
-            Err(Fault::Broken(_) | Fault::NotSent(_)) => Self::Broken,
+            // Where answers are garbled, later ones may be those to something else.
+            Err(Fault::Broken(_) | Fault::NotSent(_) | Fault::Garbled) => Self::Broken,
         }
-    }
-
-    fn of_silence(patience: Duration, request_timeout: Duration) -> Self {
-        if patience >= request_timeout / 2 { Self::Silent } else { Self::Unknown }
     }
 }
 
@@ -213,10 +210,17 @@ impl Connection {
         let time = time.map_err(|Late| self.no_connection(timed_out()))?;
         match time.and_then(Value::extract_error) {
             Ok(time) => {
-                let us = time_us(&time).ok_or_else(|| Error::from(Fault::Garbled))?;
-                self.clock.saw(us, sent);
+                let garbled =
+                    || Error::plain(ErrorKind::Unavailable, "redis does not tell its time");
+                self.clock.saw(time_us(&time).ok_or_else(garbled)?, sent);
             }
-            Err(error) => return Err(Fault::of(error).into()),
+            // The server's own words tell more than that there is no connection.
+            Err(error) => {
+                return Err(match Fault::of(error.clone()) {
+                    fault @ Fault::Refused(_) => fault.into(),
+                    _ => self.no_connection(error),
+                });
+            }
         }
         let mut state = self.lock();
         state.generation += 1;
@@ -285,7 +289,7 @@ impl Connection {
     }
 
     fn no_connection(&self, error: impl Into<RedisError>) -> Error {
-        let error = error.into();
+        let error = discreet(error.into());
         if is_about_password(&error) {
             return Error::unavailable("redis refused the user name or password", error);
         }
@@ -305,19 +309,7 @@ impl Connection {
         ask: Ask,
         until: Option<Instant>,
     ) -> Result<Answer, Fault> {
-        let Some(until) = until else { return live.lane.ask(ask).await };
-        let patience = until.remaining();
-        if patience >= self.request_timeout {
-            // The lane watches over that by itself, at less cost.
-            return live.lane.ask(ask).await;
-        }
-        match timeout_at(until, live.lane.ask(ask)).await {
-            Ok(answer) => answer,
-            Err(Late) => {
-                self.note(live.generation, Health::of_silence(patience, self.request_timeout));
-                Err(Fault::silent(&self.label))
-            }
-        }
+        live.lane.ask(ask, until).await
     }
 
     /// Sends a command and waits for its answer until `until`, but no longer than for any answer.
@@ -331,12 +323,17 @@ impl Connection {
         let mut connection = live.connection.clone();
         let patience = until.remaining();
         let Ok(answer) = timeout_at(until, connection.req_packed_command(cmd)).await else {
-            self.note(live.generation, Health::of_silence(patience, self.request_timeout));
+            self.note(live.generation, self.health_of_silence(patience));
             return Err(Fault::silent(&self.label));
         };
         let answer = answer.and_then(Value::extract_error).map_err(Fault::of);
         self.note(live.generation, Health::of(&answer));
         answer
+    }
+
+    /// What it means that a command was not answered within `patience`.
+    pub(super) fn health_of_silence(&self, patience: Duration) -> Health {
+        if patience >= self.request_timeout / 2 { Health::Silent } else { Health::Unknown }
     }
 
     /// How long any command may take.
@@ -385,6 +382,7 @@ impl Connection {
         if state.generation == generation {
             state.unanswered += 1;
             if state.unanswered >= UNANSWERED_LIMIT
+                && !mutant!("silent-connection-is-kept")
                 && let Some(live) = state.live.take()
             {
                 drop(state);
@@ -469,12 +467,6 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("server", &self.label).finish_non_exhaustive()
     }
-}
-
-/// The handshake reports every refused user name or password as this.
-fn is_about_password(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
 fn timed_out() -> std::io::Error {

@@ -1,8 +1,11 @@
 //! Where connections come from: redis-rs dials, unless a test supplies the byte streams.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, RedisResult};
 
 #[cfg(feature = "test-util")]
@@ -17,6 +20,9 @@ pub(super) struct Dialer {
     supplier: Option<std::sync::Arc<dyn Connector>>,
 }
 
+/// After so long without a sign of life the kernel asks for one: a connection that only listens would not notice that it is dead.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
 /// An open connection. It is closed when its last clone is dropped, whatever is under way on it.
 #[derive(Clone)]
 pub(super) struct Wire {
@@ -29,6 +35,10 @@ pub(super) struct Wire {
 impl Dialer {
     /// A dialer for the server at `info`.
     pub(super) fn new(info: &ConnectionInfo) -> RedisResult<Self> {
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
+        // Small calls go at once, not when the one before is acknowledged.
+        let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        let info = info.clone().set_tcp_settings(tcp);
         let with = |protocol| {
             let settings = info.redis_settings().clone().set_protocol(protocol);
             Client::open(info.clone().set_redis_settings(settings))

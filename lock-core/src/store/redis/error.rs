@@ -43,11 +43,7 @@ impl Fault {
     /// Whether the server does not have the script's text.
     pub(super) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
-    }
-
-    /// Whether the server has dealt with the command.
-    pub(super) fn is_answer(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Garbled)
+            && !mutant!("forgotten-script")
     }
 
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
@@ -60,8 +56,14 @@ impl Fault {
         match self {
             Self::Refused(error) => {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
+                    && !mutant!("refusals-are-retried")
             }
-            Self::NotSent(_) | Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+            Self::NotSent(error) => {
+                let source =
+                    std::error::Error::source(error).and_then(|error| error.downcast_ref());
+                source.is_some_and(is_about_password)
+            }
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
     }
 
@@ -109,6 +111,32 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
     IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
 }
 
+/// The error without what some servers repeat in theirs: the beginning of a command that they do not know, with keys and
+/// tokens, or a password; and the names of users, keys and channels that lack a permission.
+pub(super) fn discreet(error: RedisError) -> RedisError {
+    const ARGUMENTS: &str = ", with args beginning with";
+    let (Some(code), Some(detail)) = (error.code(), error.detail()) else { return error };
+    let mut told = detail.split(ARGUMENTS).next().unwrap_or_default().to_owned();
+    if let Some((before, after)) = detail.split_once("User ")
+        && let Some((_, what)) = after.split_once(" has no permissions to ")
+    {
+        let what = what.split_once("access the ").map_or(what, |(_, name)| {
+            if name.ends_with("channel") { "access a channel" } else { "access a key" }
+        });
+        told = format!("{before}the user has no permissions to {what}");
+    }
+    if told == detail {
+        return error;
+    }
+    redis::make_extension_error(code.to_owned(), Some(told))
+}
+
+/// Whether the user is not let in. The handshake reports every refused user name or password as the first of these.
+pub(super) fn is_about_password(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
+}
+
 /// Whether a permission is missing for a key rather than for a command.
 pub(super) fn is_about_a_key(error: &RedisError) -> bool {
     code(error) == Some("NOPERM") && error.detail().is_some_and(|detail| detail.contains("key"))
@@ -117,6 +145,9 @@ pub(super) fn is_about_a_key(error: &RedisError) -> bool {
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let error = match fault {
+            Fault::Silent(_) if mutant!("timeout-is-busy") => {
+                return Self::busy(std::time::Duration::ZERO);
+            }
             Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => return error,
             Fault::Garbled => {
                 return Self::plain(
@@ -124,7 +155,7 @@ impl From<Fault> for Error {
                     "redis gave an answer that no lock script gives: is there a proxy in between?",
                 );
             }
-            Fault::Refused(error) => error,
+            Fault::Refused(error) => discreet(error),
         };
         let what = match code(&error) {
             Some("WRONGTYPE") => return Self::wrong_kind(error),

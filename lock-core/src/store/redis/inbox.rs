@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::connection::{Connection, Health, Live};
-use super::error::Fault;
+use super::error::{Fault, discreet};
 use super::keys;
 use super::waiter::Message;
 use crate::error::{Error, ErrorKind};
@@ -41,6 +41,8 @@ struct State {
     lines: HashMap<Arc<str>, Line>,
     /// The second connection, where RESP3 is refused.
     subscriber: Option<Subscriber>,
+    /// Subscriptions in a row that broke their connection.
+    broken: u32,
     warned: bool,
 }
 
@@ -57,8 +59,19 @@ enum Line {
     Unconfirmed(Instant),
 }
 
+/// How soon the second connection is tried again.
+const NO_SECOND_PAUSE: Duration = Duration::from_secs(5);
 /// After a subscription that nobody confirmed, which costs the connection.
 const UNCONFIRMED_PAUSE: Duration = Duration::from_secs(60);
+
+/// This many subscriptions in a row that break their connection are no outage.
+const BROKEN_LIMIT: u32 = 2;
+
+impl Line {
+    fn is_before(self, now: u64) -> bool {
+        matches!(self, Self::Pushed(generation) | Self::Refused(generation) if generation < now)
+    }
+}
 
 /// A second connection that only listens.
 struct Subscriber {
@@ -180,26 +193,51 @@ impl Inbox {
         };
         let until = if live.resp3 { connection.patience(None) } else { connection.one_call() };
         let line = match timeout_at(until, subscribed).await {
-            Ok(Ok(())) => self.try_out(connection, live, &channel).await?,
+            Ok(Ok(())) => {
+                self.lock().broken = 0;
+                self.try_out(connection, live, &channel).await?
+            }
             Ok(Err(error)) => match Fault::of(error) {
                 Fault::Refused(error) => {
-                    self.warn(connection.label(), &error.to_string());
+                    self.warn(connection.label(), &discreet(error).to_string());
                     Line::Refused(live.generation)
                 }
-                fault => {
+                fault if live.resp3 => {
                     connection.note(live.generation, Health::Broken);
-                    return Err(fault);
+                    if !self.breaks_again() {
+                        return Err(fault);
+                    }
+                    self.warn(connection.label(), "the connection breaks when it subscribes");
+                    Line::Unconfirmed(Instant::now().saturating_add(UNCONFIRMED_PAUSE))
+                }
+                fault => {
+                    // A second connection is not to be had: commands have one all the same.
+                    self.warn(connection.label(), &Error::from(fault).to_string());
+                    Line::Unconfirmed(Instant::now().saturating_add(NO_SECOND_PAUSE))
                 }
             },
             Err(Late) => {
-                // The confirmation may still come, in the place of an answer to something else.
-                connection.note(live.generation, Health::Broken);
+                if live.resp3 {
+                    // The confirmation may still come, in the place of an answer to something else.
+                    connection.note(live.generation, Health::Broken);
+                }
                 self.warn(connection.label(), "the subscription was not confirmed");
                 Line::Unconfirmed(Instant::now().saturating_add(UNCONFIRMED_PAUSE))
             }
         };
-        self.lock().lines.insert(namespace, line);
+        let mut state = self.lock();
+        // What was known of connections that are gone is of no use.
+        state.lines.retain(|_, line| !line.is_before(live.generation));
+        state.lines.insert(namespace, line);
+        drop(state);
         Ok(matches!(line, Line::Pushed(_) | Line::Subscribed))
+    }
+
+    /// Counts a subscription that broke its connection. Some proxies close it at a command that they do not know.
+    fn breaks_again(&self) -> bool {
+        let mut state = self.lock();
+        state.broken = (state.broken + 1) % BROKEN_LIMIT;
+        state.broken == 0
     }
 
     /// Sends a message that nobody hears: where we may not publish, neither may those whose releases are to be heard of.
@@ -215,7 +253,7 @@ impl Inbox {
             Ok(_) if live.resp3 => Ok(Line::Pushed(live.generation)),
             Ok(_) => Ok(Line::Subscribed),
             Err(Fault::Refused(error)) => {
-                self.warn(connection.label(), &error.to_string());
+                self.warn(connection.label(), &discreet(error).to_string());
                 Ok(Line::Refused(live.generation))
             }
             Err(fault) => Err(fault),

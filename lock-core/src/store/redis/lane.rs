@@ -1,12 +1,11 @@
 //! Things that are asked at the same time travel together: many in one call of a script.
 //!
 //! Entering Lua, reading the clock and minting cost the server more than the lock itself, and are paid once for each call. One
-//! who is alone is not delayed: only what is asked while other answers are awaited is collected, until the
-//! tasks that are ready now have had their turn.
+//! who is alone is not delayed, nor are a few: only what is asked while two calls are under way is collected.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 
@@ -32,6 +31,8 @@ pub(super) struct Lane {
     queue: Mutex<Option<Queue>>,
     wake: Notify,
     under_way: AtomicUsize,
+    /// How often the driver was polled: a runtime that nobody runs sends nothing.
+    turns: AtomicU64,
 }
 
 /// Something that was handed over and is not answered yet.
@@ -47,7 +48,7 @@ struct Item {
 /// What waits to be sent, in the order in which it was asked.
 ///
 /// A release goes before a claim of another token for the same lock; it never meets a claim of its own token, which is given up
-/// by then. Releases keep nobody from being served for long: there are no more of them than claims that were.
+/// by then.
 #[derive(Default)]
 struct Queue {
     releases: VecDeque<Item>,
@@ -59,8 +60,12 @@ const MOST: usize = 64;
 /// While so many calls are under way, what is asked is collected: the server works on one while we work on the answers to the
 /// other, and small calls grow together.
 const CALLS: usize = 2;
-/// Full ones need not grow.
-const FULL_CALLS: usize = 4;
+/// Full ones need not grow, nor do those wait for each other that cannot travel together. Not more, for other clients want to be
+/// served as well.
+const MOST_CALLS: usize = 32;
+/// So many times the limit for an answer may pass until something that is collected has its own: its turn comes after the calls
+/// that are under way.
+const LONGEST_TURN: u32 = 3;
 /// A call of less is not full.
 const LEAST: usize = 8;
 /// Behind so many that cannot travel with the first, nobody is looked for who can.
@@ -77,25 +82,42 @@ impl Lane {
             queue: Mutex::new(Some(Queue::default())),
             wake: Notify::new(),
             under_way: AtomicUsize::new(0),
+            turns: AtomicU64::new(0),
         }
     }
 
-    /// Asks, and waits for the answer. Things that are asked one after another arrive in that order.
+    /// Asks, and waits for the answer until `until`, but no longer than for any answer. Things that are asked one after another
+    /// arrive in that order.
     ///
     /// If the future is dropped before the call is written, nothing is sent.
-    pub(super) async fn ask(self: &Arc<Self>, ask: Ask) -> Result<Answer, Fault> {
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        ask: Ask,
+        until: Option<Instant>,
+    ) -> Result<Answer, Fault> {
         let alone = self.under_way.fetch_add(1, Ordering::AcqRel) == 0;
         let under_way = UnderWay(Arc::clone(self));
         if alone {
             // Boxed, or every future would carry the room for this.
-            return Box::pin(ask_alone(under_way, ask)).await;
+            return Box::pin(ask_alone(under_way, ask, until)).await;
         }
+        let owner = self.owner.upgrade().ok_or_else(Fault::gone)?;
+        let turns = self.turns.load(Ordering::Relaxed);
+        let longest = Instant::now().saturating_add(owner.request_timeout() * LONGEST_TURN);
         let (sender, answer) = oneshot::channel();
         if self.push(Item { ask, answer: sender, under_way }) {
             self.wake.notify_one();
         }
+        let until = until.map_or(longest, |until| until.min(longest));
+        let Ok(answer) = timeout_at(until, answer).await else {
+            // The calls tell how the connection fares, but for one that nobody drives.
+            if Instant::now() >= longest && turns == self.turns.load(Ordering::Relaxed) {
+                owner.note(self.generation, Health::Broken);
+            }
+            return Err(Fault::silent(owner.label()));
+        };
         // Dropped without an answer only with the connection.
-        answer.await.unwrap_or_else(|_| Err(Fault::gone()))
+        answer.unwrap_or_else(|_| Err(Fault::gone()))
     }
 
     /// If nothing is under way: what is asked until this is dropped is collected.
@@ -117,6 +139,7 @@ impl Lane {
                     tokio::task::yield_now().await;
                 }
             }
+            self.turns.fetch_add(1, Ordering::Relaxed);
             while let Some(batch) = self.next_batch(calls.len()) {
                 let mut call = Box::pin(self.deliver(batch));
                 // Handed over here, since the order counts.
@@ -129,11 +152,11 @@ impl Lane {
 
     /// Asks all of a batch in one call, and gives each its answer.
     async fn deliver(&self, mut batch: Vec<Item>) {
-        let mut answers = self.call(&batch, By::Digest).await;
+        let mut answers = self.call(&batch, By::Digest, None).await;
         if answers.as_ref().is_err_and(Fault::is_unknown_script) {
             // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
             batch.retain(|item| !item.answer.is_closed());
-            answers = self.call(&batch, By::Text).await;
+            answers = self.call(&batch, By::Text, None).await;
         }
         match answers {
             Ok((us, answers)) => {
@@ -153,17 +176,19 @@ impl Lane {
         }
     }
 
-    /// Sends one call for all of `batch`.
+    /// Sends one call for all of `batch`, and waits for its answer until `until`, but no longer than for any answer.
     async fn call<T: AsRef<Ask> + Sync>(
         &self,
         batch: &[T],
         by: By,
+        until: Option<Instant>,
     ) -> Result<(u64, Vec<Value>), Fault> {
         let Some(cmd) = ask::command(batch.iter().map(AsRef::as_ref), by) else {
             return Ok((0, Vec::new()));
         };
         let Some(owner) = self.owner.upgrade() else { return Err(Fault::gone()) };
-        let until = Instant::now().saturating_add(owner.request_timeout());
+        let until = owner.patience(until);
+        let patience = until.remaining();
         let mut connection = self.connection.clone();
         let answers = match timeout_at(until, connection.req_packed_command(&cmd)).await {
             Ok(Ok(Value::ServerError(error))) => Err(Fault::Refused(RedisError::from(error))),
@@ -172,7 +197,10 @@ impl Lane {
                 ask::answers(value, kind, batch.len())
             }
             Ok(Err(error)) => Err(Fault::of(error)),
-            Err(Late) => Err(Fault::silent(owner.label())),
+            Err(Late) => {
+                owner.note(self.generation, owner.health_of_silence(patience));
+                return Err(Fault::silent(owner.label()));
+            }
         };
         owner.note(self.generation, Health::of(&answers));
         answers
@@ -188,22 +216,28 @@ impl Lane {
             Kind::Claim | Kind::Renew => queue.others.push_back(item),
         }
         let len = queue.len();
-        len == 1 || len == MOST
+        len == 1 || len == self.most()
     }
 
     /// What goes next, with `calls` under way.
     fn next_batch(&self, calls: usize) -> Option<Vec<Item>> {
         let mut queue = self.lock();
         let queue = queue.as_mut()?;
-        let under_way = self.under_way.load(Ordering::Acquire);
-        // A part of it, or all would soon travel in one call, and one side be idle while the other works.
-        let most = (under_way / CALLS).clamp(LEAST, MOST);
-        let may_go = calls < CALLS || calls < FULL_CALLS && queue.len() >= most || under_way <= FEW;
+        let most = self.most();
+        let may_go = calls < CALLS
+            || calls < MOST_CALLS && (queue.len() >= most || queue.is_mixed())
+            || self.under_way.load(Ordering::Acquire) <= FEW;
         if !may_go {
             return None;
         }
         let releases = take_alike(&mut queue.releases, most);
         releases.or_else(|| take_alike(&mut queue.others, most))
+    }
+
+    /// What may travel in one call now: a part of what is under way, or all would soon be in one call, and one side be idle while
+    /// the other works.
+    fn most(&self) -> usize {
+        (self.under_way.load(Ordering::Acquire) / CALLS).clamp(LEAST, MOST)
     }
 
     /// Sends nothing more: the connection is given up. Those who wait to be sent are told.
@@ -233,18 +267,26 @@ impl Drop for UnderWay {
     }
 }
 
-async fn ask_alone(under_way: UnderWay, ask: Ask) -> Result<Answer, Fault> {
+async fn ask_alone(under_way: UnderWay, ask: Ask, until: Option<Instant>) -> Result<Answer, Fault> {
     let lane = &under_way.0;
     let ask = [ask];
-    let mut answers = lane.call(&ask, By::Digest).await;
+    let mut answers = lane.call(&ask, By::Digest, until).await;
     if answers.as_ref().is_err_and(Fault::is_unknown_script) {
-        answers = lane.call(&ask, By::Text).await;
+        answers = lane.call(&ask, By::Text, until).await;
     }
     let (us, mut answers) = answers?;
     answers.pop().ok_or(Fault::Garbled).and_then(|answer| Answer::of(us, answer))
 }
 
 impl Queue {
+    /// Whether what waits cannot travel together.
+    fn is_mixed(&self) -> bool {
+        [&self.releases, &self.others].into_iter().any(|items| {
+            let ends = items.front().zip(items.back());
+            ends.is_some_and(|(first, last)| !first.ask.goes_with(&last.ask))
+        })
+    }
+
     fn len(&self) -> usize {
         self.releases.len() + self.others.len()
     }

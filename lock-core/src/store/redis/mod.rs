@@ -9,6 +9,8 @@ mod error;
 mod inbox;
 mod keys;
 mod lane;
+#[cfg(feature = "test-util")]
+mod reading;
 mod scripts;
 mod traces;
 mod wait;
@@ -27,6 +29,8 @@ use self::connection::{Connection, Live};
 #[cfg(feature = "test-util")]
 pub use self::connector::{Connector, Socket};
 use self::error::Fault;
+#[cfg(feature = "test-util")]
+pub use self::reading::{Reading, read_reply};
 use self::wait::Contended;
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
@@ -42,7 +46,9 @@ use crate::token::Token;
 /// A lock is the plain key `<namespace>:<key>`, its value the token, its expiry the ttl: what `SET key token NX
 /// PX ttl` makes. So mixed fleets exclude each other (redis-py's `Lock`, node-redlock, redsync), and
 /// `redis-cli get` shows who holds what. One more key per namespace, `<namespace>:{0}:fence`,
-/// numbers the grants.
+/// numbers the grants. While processes wait for a lock they queue in two sorted sets, `<namespace>:{0}:q:<key>` and
+/// `<namespace>:{0}:a:<key>`, which go with the last of them, and each store that waits listens on a channel of its own,
+/// `<namespace>:{0}:inbox:<id>`.
 ///
 /// # Permissions
 ///
@@ -177,6 +183,11 @@ impl RedisStore {
         until: Option<Instant>,
     ) -> Result<Claimed, Fault> {
         match self.claim_once(claim, place, until).await {
+            #[cfg(lock_zoo)]
+            Err(Fault::Broken(_)) if mutant!("retry-with-a-new-token") => {
+                let token = Token::fresh().map_err(Fault::NotSent)?;
+                self.claim_once(&Claim { token, ..claim.clone() }, None, until).await
+            }
             Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
             answer => answer,
         }
@@ -195,6 +206,7 @@ impl RedisStore {
         // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
         if !claim.fencing
             && place.is_none()
+            && !connection.traces().has(claim.token)
             && let Some(_alone) = live.lane.alone()
             && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
@@ -215,18 +227,36 @@ impl RedisStore {
             place: place.cloned(),
         };
         let answer = connection.ask(&live, ask, until).await;
-        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
-            flight.answered();
-        } else {
-            drop(flight);
+        let claimed = answer.and_then(|answer| ask::claimed(&answer));
+        flight.ended(&claimed);
+        #[cfg(lock_zoo)]
+        if is_mistaken_for_a_grant(&claimed) {
+            return Ok(Claimed::Granted { us: sent_us, fence: sent_us });
         }
-        let claimed = ask::claimed(&answer?)?;
+        let claimed = claimed?;
+        #[cfg(lock_zoo)]
+        let claimed = self.number_apart(&live, claim, claimed).await;
         let (Claimed::Granted { us, .. }
         | Claimed::Queued { us, .. }
         | Claimed::Busy { us, .. }
         | Claimed::Void { us }) = claimed;
         connection.clock().saw(us, sent);
         Ok(claimed)
+    }
+
+    /// The mutant that numbers a grant by a command of its own.
+    #[cfg(lock_zoo)]
+    async fn number_apart(&self, live: &Live, claim: &Claim, claimed: Claimed) -> Claimed {
+        let Claimed::Granted { us, .. } = claimed else { return claimed };
+        if !mutant!("fence-by-a-second-command") {
+            return claimed;
+        }
+        let (mut incr, mut counter) = (redis::cmd("INCR"), String::new());
+        incr.arg(keys::counter(claim.name.namespace(), &mut counter));
+        match self.connection.send(live, &incr, None).await {
+            Ok(Value::Int(fence)) => Claimed::Granted { us, fence: fence.unsigned_abs() },
+            other => panic!("INCR: {other:?}"),
+        }
     }
 
     /// Claims without a number: one plain command. `None` if the lock is taken.
@@ -246,16 +276,13 @@ impl RedisStore {
         set.arg("SET").arg(claim.name.as_str()).arg(claim.token.encode(&mut text));
         set.arg("NX").arg("PX").arg(millis_up(claim.ttl));
         let answer = self.connection.send(live, &set, until).await;
-        if answer.as_ref().map_or_else(Fault::is_answer, |_| true) {
-            flight.answered();
-        } else {
-            drop(flight);
-        }
-        match answer? {
+        let claimed = answer.and_then(|answer| match answer {
             Value::Okay => Ok(Some(Claimed::Granted { us: sent_us, fence: 0 })),
             Value::Nil => Ok(None),
             _ => Err(Fault::Garbled),
-        }
+        });
+        flight.ended(&claimed);
+        claimed
     }
 
     /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
@@ -264,7 +291,11 @@ impl RedisStore {
         for _ in 0..2 {
             let sent = Instant::now();
             match self.claim(claim, None, until).await {
-                Ok(Claimed::Granted { fence, .. }) => return Ok(granted(claim, fence, sent)),
+                Ok(Claimed::Granted { fence, .. }) => {
+                    let sent =
+                        if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
+                    return Ok(granted(claim, fence, sent));
+                }
                 Ok(Claimed::Busy { taken, .. } | Claimed::Queued { taken, .. }) => {
                     return Err(self.refusal(claim, Error::busy(taken.left)));
                 }
@@ -380,6 +411,16 @@ impl fmt::Display for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+/// The mutants that take another answer, or none, for a grant.
+#[cfg(lock_zoo)]
+fn is_mistaken_for_a_grant(answer: &Result<Claimed, Fault>) -> bool {
+    match answer {
+        Err(Fault::Silent(_)) => mutant!("unknown-is-granted"),
+        Err(fault) => mutant!("wrong-type-is-free") && fault.is_wrong_type(),
+        Ok(_) => false,
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::error::Fault;
 use super::wait::Parked;
 use crate::token::Token;
 
@@ -119,7 +120,10 @@ impl Traces {
         let mut tokens = self.lock();
         let trace = tokens.traces.get(&token)?;
         let left = match trace.flight {
-            Some(flight) if flight.generation != Some(generation) => {
+            Some(flight)
+                if flight.generation != Some(generation)
+                    && !mutant!("release-final-at-its-first-answer") =>
+            {
                 flight.void_after.saturating_sub(us)
             }
             _ => 0,
@@ -163,9 +167,9 @@ impl Tokens {
 }
 
 impl InFlight<'_> {
-    /// The server has dealt with the claim.
-    pub(super) fn answered(mut self) {
-        self.open = false;
+    /// The claim has its answer, or gets none. One that does not tell what became of the claim is as good as none.
+    pub(super) fn ended<T>(mut self, answer: &Result<T, Fault>) {
+        self.open = answer.as_ref().is_err_and(|fault| !fault.is_without_effect());
     }
 }
 
@@ -239,7 +243,7 @@ mod tests {
     #[test]
     fn an_answered_claim_is_not_recorded_and_old_ones_are_swept() {
         let traces = Traces::default();
-        traces.leave(Token::fresh().unwrap(), 0, 1_000, 1).answered();
+        traces.leave(Token::fresh().unwrap(), 0, 1_000, 1).ended(&Ok(()));
         assert_eq!(traces.lock().traces.len(), 0);
         for turn in 0..3 * MANY as u64 {
             let now = turn * LONG_OVER_US;

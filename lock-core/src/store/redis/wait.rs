@@ -241,6 +241,8 @@ impl<'a> Wait<'a> {
             };
         }
         let sent = Instant::now();
+        #[cfg(lock_zoo)]
+        self.queued.iter_mut().for_each(|queued| queued.waiter.asked(sent));
         let store = self.store;
         let place = self.queued.as_ref().map(|queued| Place {
             member: Arc::clone(&queued.member),
@@ -275,6 +277,7 @@ impl<'a> Wait<'a> {
         };
         match answer {
             Claimed::Granted { fence, .. } => {
+                let sent = if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
                 let grant = Grant::new(fence, sent, self.claim.ttl);
                 Ok(Answer::Granted(self.entered(grant)))
             }
@@ -283,6 +286,9 @@ impl<'a> Wait<'a> {
                 self.contended = true;
                 self.next = Instant::now();
                 self.known = Some((Progress::Busy(taken.left), self.next));
+                if mutant!("no-claim-after-subscribing") {
+                    self.next = self.next.saturating_add(HEAD_PAUSE);
+                }
                 Ok(Answer::Told(Progress::Busy(taken.left)))
             }
             Claimed::Queued { us, taken, ticket, place } => {
@@ -325,8 +331,9 @@ impl<'a> Wait<'a> {
             None => format!("{token}:{claim_ms}:~").into(),
         });
         self.queued = Some(Queued {
+            // A place that was taken before may name no inbox.
+            told: member.contains(":="),
             member,
-            told: channel.is_some(),
             mail: connection.inbox().mailbox(self.claim.token),
             waiter: Waiter::default(),
             foreign_pause: FOREIGN_PAUSE,
@@ -368,6 +375,12 @@ impl Queued {
             (true, place) => HEAD_PAUSE + HEAD_PAUSE * u32::try_from(place / 64).unwrap_or(4),
         };
         let mut pause = jittered_down(usual.min(longest));
+        if mutant!("polling-without-a-pause") {
+            return Duration::from_millis(1);
+        }
+        if mutant!("messages-alone") && self.told {
+            return ttl;
+        }
         if place > 0 {
             return pause;
         }

@@ -2,11 +2,11 @@
 -- KEYS[1] is the counter from which the namespace takes its fencing tokens and tickets.
 local counter = KEYS[1]
 local time, us -- the server's clock
-local number   -- the next one to give away
+local number   -- the next one to give away; none if that cannot be said
 
 -- A number is the clock, or one more than the last number if the clock stands or went back: it grows even if
 -- the counter is lost, and even if the clock is, unless both are at once. One command writes the clock and reads the counter,
--- without formatting a number; `finish` writes what came after. An error is returned, with nothing done.
+-- without formatting a number; `finish` writes what came after. An error is returned, with nothing done and no number.
 local function begin()
   time = redis.call('TIME')
   us = time[1] * 1000000 + time[2]
@@ -15,19 +15,17 @@ local function begin()
     if string.find(last.err, 'WRONGTYPE', 1, true) then return redis.error_reply('LOCK ' .. last.err) end
     return redis.error_reply(last.err)
   end
-  number = us
   local before = last and tonumber(last) or 0
-  if before < us then return end
   -- Beyond 2^53 two numbers of Lua may be the same.
   if before > 9007199254740991 - 4 * #KEYS then
     redis.call('SET', counter, last)
     return redis.error_reply('LOCK the fence counter is exhausted')
   end
-  number = before + 1
+  number = before < us and us or before + 1
 end
 
 local function finish()
-  if us and number - 1 > us then redis.call('SET', counter, string.format('%.0f', number - 1)) end
+  if number and number - 1 > us then redis.call('SET', counter, string.format('%.0f', number - 1)) end
 end
 
 -- Made where it is first needed: most calls meet no queue.

@@ -1,21 +1,22 @@
 -- Ends tokens: a lock that is ours goes to the first in line, or becomes free, or stays taken for a hold; and the
 -- token leaves the queue.
 -- KEYS: counter; for each release its lock; for each release its queue.
--- ARGV: hold in ms (0: give it on now); for each release its token; then, unless none has a place, for each its member.
+-- ARGV: for each release its token, and its hold in ms (0: give it on now); then, unless none has a place, for each its member.
 -- The server's time in us, or 0 if it was not needed, and one answer for each release:
 -- 1 it was ours   3 it was, before this call   0 nobody holds it   2 another holds it
-local hold = ARGV[1]
 local count = (#KEYS - 1) / 2
-local has_places = #ARGV > 1 + count
+local has_places = #ARGV > 2 * count
 
 local function hand_off(lock, queue)
-  if not us and begin() then return nil end
-  return line_of(lock, queue).hand_off()
+  -- A write that no want of memory forbids, after which Redis forbids no other.
+  redis.call('PEXPIRE', queue, 120000)
+  if not us then begin() end
+  return number and line_of(lock, queue).hand_off()
 end
 
 local answers = {0}
 -- How many of the queues there are. Where that may not be asked, there are none.
-local waiting = hold == '0' and redis.pcall('EXISTS', unpack(KEYS, 2 + count))
+local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))
 if type(waiting) ~= 'number' then waiting = 0 end
 
 -- Where nobody waits for any of them, those that are ours are freed together.
@@ -24,7 +25,7 @@ local function free_together()
   if holders.err then return end
   local free = {}
   for i = 1, count do
-    if holders[i] == ARGV[1 + i] then
+    if holders[i] == ARGV[2 * i - 1] and ARGV[2 * i] == '0' then
       answers[i + 1] = 1
       free[#free + 1] = KEYS[1 + i]
     end
@@ -33,12 +34,13 @@ local function free_together()
 end
 
 local function release(i)
-  local lock, queue, token = KEYS[1 + i], KEYS[1 + count + i], ARGV[1 + i]
+  local lock, queue, token, hold = KEYS[1 + i], KEYS[1 + count + i], ARGV[2 * i - 1], ARGV[2 * i]
   local holder = redis.pcall('GET', lock)
   if holder == token then
     answers[i + 1] = 1
     if hold ~= '0' then
       -- Another value, so that late renewals, claims and releases of the token no longer match it.
+      redis.call('PEXPIRE', lock, hold)
       redis.call('SET', lock, '=' .. token, 'PX', hold)
     elseif waiting < count and redis.pcall('EXISTS', queue) ~= 1 then
       redis.call('DEL', lock)
@@ -52,7 +54,8 @@ local function release(i)
       local now = redis.call('TIME')
       answers[1] = now[1] * 1000000 + now[2]
     end
-    if has_places and ARGV[1 + count + i] ~= '' then pcall(line_of(lock, queue).leave, ARGV[1 + count + i]) end
+    local member = has_places and ARGV[2 * count + i] or ''
+    if member ~= '' then pcall(line_of(lock, queue).leave, member) end
     if type(holder) == 'table' then
       answers[i + 1] = holder
     elseif holder == '=' .. token then
@@ -63,9 +66,12 @@ local function release(i)
   end
 end
 
-if hold == '0' and waiting == 0 then free_together() end
+if waiting == 0 then free_together() end
 for i = 1, count do
-  if not answers[i + 1] then release(i) end
+  if not answers[i + 1] then
+    local ok, problem = pcall(release, i)
+    if not ok then answers[i + 1] = redis.error_reply(words(problem)) end
+  end
 end
 finish()
 return answers

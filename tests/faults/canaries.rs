@@ -1,0 +1,200 @@
+//! Secrets that are looked for in everything that is said: errors with their sources, `Debug`, logs at every level, panics
+//! (experiment 36). The layer's part is `no_secret_reaches_the_client_or_debug`.
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+
+use lock_core::store::RedisStore;
+use lock_core::{Error, Key, LockClient, LockOptions, key};
+use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, Trace, ms};
+
+const PASSWORD: &str = "canary-of-a-password";
+const USER: &str = "canary-of-a-user";
+const VALUE: &str = "canary-of-a-value";
+
+/// What was said so far.
+#[derive(Default)]
+struct Said {
+    text: String,
+    errors: usize,
+}
+
+impl Said {
+    /// All that an error says, in every form.
+    fn error(&mut self, error: &Error) {
+        self.errors += 1;
+        write!(self.text, "{error} {error:?} {error:#?} ").unwrap();
+        let mut source = error.source();
+        while let Some(inner) = source {
+            write!(self.text, "{inner} {inner:?} ").unwrap();
+            source = inner.source();
+        }
+    }
+}
+
+/// Clients on `store` do what can fail, and say all they can.
+async fn talk(said: &mut Said, url: String) {
+    let store = RedisStore::builder(url).with_request_timeout(ms(100));
+    write!(said.text, "{store:?} ").unwrap();
+    let store = store.connect_lazy().unwrap();
+    write!(said.text, "{store:?} {store} ").unwrap();
+    let defaults = LockOptions::new().with_wait(ms(150)).with_ttl(ms(2_000));
+    let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
+    for mutex in [
+        client.mutex(key!("order:<VALUE>")),
+        client.mutex(format!("order-{VALUE}")),
+        client.mutex(key!("order:<VALUE>")).without_fencing(),
+    ] {
+        write!(said.text, "{client:?} {mutex:?} ").unwrap();
+        for attempt in [mutex.try_lock().await.map(|_| ()), mutex.lock().await.map(|_| ())] {
+            if let Err(error) = attempt {
+                said.error(&error);
+            }
+        }
+        // As one of two.
+        let outcomes = tokio::join!(mutex.lock(), mutex.lock());
+        for outcome in [outcomes.0, outcomes.1] {
+            match outcome {
+                Ok(guard) => {
+                    write!(said.text, "{guard:?} {:?} ", guard.lease()).unwrap();
+                    if let Err(error) = guard.extend(ms(3_000)).await {
+                        said.error(&error);
+                    }
+                    if let Err(error) = guard.release().await {
+                        said.error(&error);
+                    }
+                }
+                Err(error) => said.error(&error),
+            }
+        }
+    }
+}
+
+/// Servers repeat in their errors what they were asked: the start of a command that they do not know, and the user.
+#[tokio::test]
+async fn an_error_of_the_server_repeats_a_secret() {
+    let mut experiment = Experiment::new(
+        36,
+        "no secret in errors, Debug and logs",
+        "canaries: user, password, token, key values",
+        &["errors", "lines of log", "texts of the server with a secret"],
+    );
+    let trace = Trace::start();
+    let mut said = Said::default();
+
+    // Commands that a real server does not have.
+    for renamed in ["EVALSHA", "SET", "SUBSCRIBE", "PUBLISH", "AUTH"] {
+        let server = RedisServer::start_with(&[&format!("rename-command {renamed} NO{renamed}")]);
+        let command = ["ACL", "SETUSER", USER, "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"];
+        let () = server.connect().command(&command).unwrap();
+        talk(&mut said, server.url_for(USER, PASSWORD)).await;
+        experiment.ran(1);
+    }
+
+    // Words of other servers.
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let answers = [
+        (
+            Op::Acquire,
+            "NOPERM User canary-of-a-user has no permissions to run the 'evalsha' command",
+        ),
+        (
+            Op::Acquire,
+            "ERR unknown command 'EVALSHA', with args beginning with: '0a1b' '3' 'lock:canary-of-a-value' ",
+        ),
+        (
+            Op::Acquire,
+            "ERR unknown command `EVALSHA`, with args beginning with: `0a1b`, `3`, `lock:canary-of-a-value`, ",
+        ),
+        (
+            Op::Release,
+            "NOPERM User canary-of-a-user has no permissions to access the 'lock:canary-of-a-value' key",
+        ),
+        (
+            Op::Renew,
+            "ERR unknown command 'EVALSHA', with args beginning with: 'lock:canary-of-a-value' ",
+        ),
+        (
+            Op::Subscribe,
+            "NOPERM User canary-of-a-user has no permissions to access the 'lock:canary-of-a-value' channel",
+        ),
+        (
+            Op::Hello,
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'canary-of-a-user' 'canary-of-a-password' ",
+        ),
+        (
+            Op::Other,
+            "ERR unknown command 'AUTH', with args beginning with: 'canary-of-a-user' 'canary-of-a-password' ",
+        ),
+        (Op::Time, "NOPERM User canary-of-a-user has no permissions to run the 'time' command"),
+    ];
+    let () = server
+        .connect()
+        .command(&["ACL", "SETUSER", USER, "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"])
+        .unwrap();
+    for (op, text) in answers {
+        let rule = proxy.rule(op, Action::Refuse(text)).always();
+        // Where the older protocol is spoken, a user name and a password travel alone.
+        let old =
+            (op == Op::Other).then(|| proxy.rule(Op::Hello, Action::Refuse("ERR no")).always());
+        let url = proxy.url().replace("redis://", &format!("redis://{USER}:{PASSWORD}@"));
+        talk(&mut said, url.clone()).await;
+        if let Err(error) = RedisStore::builder(url).connect().await {
+            said.error(&error);
+        }
+        if op != Op::Subscribe && op != Op::Renew {
+            assert!(rule.hits() > 0, "{text}");
+        }
+        experiment.saw("texts of the server with a secret", rule.hits());
+        experiment.ran(1);
+        drop(old);
+        proxy.reset();
+    }
+
+    // URLs that are none.
+    for url in [
+        format!("redis://{USER}:{PASSWORD}@127.0.0.1:none/"),
+        format!("redis://{USER}:{PASSWORD}@127.0.0.1:70000/"),
+        format!("redis://{USER}:{PASSWORD}@127.0.0.1/none"),
+        format!("redis://{USER}:{PASSWORD}@[127.0.0.1/"),
+        format!("redis://{USER}:{PASSWORD}@/"),
+        format!("redis://{USER}:{PASSWORD}@127.0.0.1/?protocol={PASSWORD}"),
+        format!("rediss://{USER}:{PASSWORD}@127.0.0.1/#insecure"),
+        format!("http://{USER}:{PASSWORD}@127.0.0.1/"),
+        format!("{USER}:{PASSWORD}@127.0.0.1"),
+        format!("redis+unix:///tmp/none?user={USER}&pass={PASSWORD}"),
+        format!("redis://{USER}%zz:{PASSWORD}%ff@127.0.0.1/"),
+    ] {
+        let builder = RedisStore::builder(url);
+        write!(said.text, "{builder:?} ").unwrap();
+        match builder.with_connect_timeout(ms(200)).connect().await {
+            Ok(_) => panic!("there is no such server"),
+            Err(error) => said.error(&error),
+        }
+        experiment.ran(1);
+    }
+    said.error(&Key::new(format!("{{{VALUE}")).unwrap_err());
+    said.error(&Key::new(VALUE.repeat(100)).unwrap_err());
+
+    let log = trace.text();
+    experiment.saw("errors", said.errors);
+    experiment.saw("lines of log", log.lines().count());
+    for (kind, text) in [("said", &said.text), ("logged", &log)] {
+        for canary in [PASSWORD, USER, VALUE] {
+            if let Some(at) = text.find(canary) {
+                let (from, to) = (at.saturating_sub(200), (at + 80).min(text.len()));
+                panic!(
+                    "{canary} is {kind}: {}",
+                    String::from_utf8_lossy(&text.as_bytes()[from..to])
+                );
+            }
+        }
+        // A token is a version-4 UUID.
+        let token = text.split(|c: char| !c.is_ascii_hexdigit() && c != '-').find(|word| {
+            word.len() == 36 && word.as_bytes()[14] == b'4' && word.matches('-').count() == 4
+        });
+        assert_eq!(token, None, "a token is {kind}");
+    }
+    experiment.finish();
+}

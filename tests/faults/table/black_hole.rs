@@ -1,0 +1,93 @@
+//! Connections that are open become black holes, as when a firewall forgets them, and new ones work (experiment 27).
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use lock_core::LockOptions;
+use lock_tests::{Experiment, Proxy, RedisServer, client_with, dose, eventually, ms, within};
+
+const TTL: Duration = ms(5_000);
+/// A renewal is due within a third of the ttl; two commands without an answer give the connection up.
+const RECONNECTED: Duration = ms(1_700 + 2_000);
+
+/// Nobody asks for anything but the renewals, and no lease is lost.
+#[tokio::test]
+async fn a_black_hole_costs_no_lease() {
+    let mut experiment = Experiment::new(
+        27,
+        "no lease of 5 s is lost",
+        "black hole: open connections only",
+        &["connections swallowed", "connections replaced", "leases kept"],
+    );
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let trials = dose(25);
+    let defaults = LockOptions::new().with_ttl(TTL);
+    let hold = async |trial: usize| {
+        // So that the hole opens at any time between two renewals.
+        tokio::time::sleep(ms(1_600) / u32::try_from(trials).unwrap() * trial as u32).await;
+        let client = client_with(&proxy.url(), defaults).await;
+        let guard = client.mutex(format!("k{trial}")).lock().await.unwrap();
+        guard.bind(tokio::time::sleep(ms(1_700) + TTL * 3 / 2)).await.unwrap();
+        guard.release().await.unwrap();
+    };
+    let swallow = async {
+        // Not those of the checks at the start.
+        let held = || server.cli::<Vec<String>>("KEYS lock:k*").len();
+        eventually("all hold", ms(20_000), || held() == trials).await;
+        let before = proxy.connections();
+        assert_eq!(before, trials);
+        let (dark, begun) = (proxy.black_hole(), Instant::now());
+        assert_eq!(dark, trials, "one connection each");
+        let replaced = || proxy.connections() == before + trials;
+        eventually("all are connected again", ms(20_000), replaced).await;
+        begun.elapsed()
+    };
+    let all = async { tokio::join!(swallow, join_all((0..trials).map(hold))) };
+    let ((took, kept), _) = within("all trials", ms(60_000), all).await;
+    println!("{trials} connections replaced in {took:?}");
+    assert!(took < RECONNECTED, "{took:?}");
+    eventually("nothing is left", ms(5_000), || server.remains().is_empty()).await;
+    experiment.ran(trials);
+    experiment.saw("connections swallowed", trials);
+    experiment.saw("connections replaced", trials);
+    experiment.saw("leases kept", kept.len());
+    experiment.finish();
+}
+
+/// One who asks all the time is connected again within two seconds.
+#[tokio::test]
+async fn a_black_hole_is_left_within_two_seconds() {
+    let mut experiment = Experiment::new(
+        27,
+        "connected again within 2 s",
+        "black hole: open connections only",
+        &["unknown outcomes", "connections replaced"],
+    );
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
+    for trial in 0..dose(3) {
+        let key = format!("k{trial}");
+        assert!(proxy.black_hole() > 0);
+        let begun = Instant::now();
+        let mut unknown = 0;
+        loop {
+            match client.mutex(&key).try_lock().await {
+                Ok(Some(guard)) => break drop(guard),
+                Ok(None) => panic!("nobody else wants it"),
+                Err(error) => unknown += usize::from(error.is_unknown()),
+            }
+        }
+        let took = begun.elapsed();
+        println!("connected again in {took:?}");
+        assert!(took < ms(2_000), "{took:?}");
+        experiment.ran(1);
+        experiment.saw("unknown outcomes", unknown);
+        experiment.saw("connections replaced", 1);
+    }
+    lock_core::testing::settled(&client).await;
+    eventually("one connection is left", ms(10_000), || server.clients() == 1).await;
+    assert!(server.remains().is_empty());
+    experiment.finish();
+}

@@ -1,0 +1,436 @@
+//! What a client does, times what happens to it, and how that may end: every cell is tried.
+//!
+//! After each cell the lock is free within a bound that has nothing to do with its ttl, the client works again, nothing of
+//! it is left on the server, and nothing has panicked.
+// Each test is one task, on one thread.
+#![allow(clippy::future_not_send)]
+
+mod black_hole;
+mod fault;
+mod operation;
+
+use std::cell::{Cell as Slot, RefCell};
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions, Released};
+use lock_tests::{
+    Experiment, Gate, Proxy, RedisServer, Rule, client, dose, eventually, ms, within,
+};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use self::fault::{Class, Fault};
+use self::operation::{End, Operation, short_ttl, store};
+
+/// How often it happens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Times {
+    Once,
+    /// Until the operation has ended.
+    Always,
+}
+
+/// One cell of the table.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    operation: Operation,
+    fault: Fault,
+    times: Times,
+    /// How many do it at the same time, on one connection.
+    width: usize,
+}
+
+/// A fault that is under way.
+struct Injected {
+    rule: Option<Rule>,
+    cut: Slot<bool>,
+    times: Times,
+}
+
+/// Cells that are tried at the same time: most of their time they wait.
+const AT_ONCE: usize = 16;
+/// Enough for several calls of several items each.
+const MANY: usize = 20;
+/// Behind the wait and every timeout.
+const LONGEST: Duration = ms(20_000);
+/// Until when a lock is free, however long its ttl. What is handed to one who does not hear of it is free after 3 s.
+const FREE_WITHIN: Duration = ms(6_000);
+/// For locks whose end is not to come by itself.
+const LONG_TTL: Duration = ms(60_000);
+/// A pulse that is later than this tells that the machine stood still, which no client can tell from a fault.
+const STALL: Duration = ms(60);
+/// For how long nothing passes, if it happens once.
+const DARK: Duration = ms(400);
+
+impl Injected {
+    /// Waits until it has happened.
+    async fn hit(&self) {
+        let hit = || self.cut.get() || self.rule.as_ref().is_some_and(|rule| rule.hits() > 0);
+        eventually("the fault hits", LONGEST, hit).await;
+    }
+}
+
+/// What all cells of a test share.
+struct Bench {
+    server: RedisServer,
+    /// A client that has no faults.
+    other: LockClient,
+    /// When the machine stood still last.
+    stalled: Slot<Option<Instant>>,
+}
+
+/// What came of the cells.
+#[derive(Default)]
+struct Tally {
+    cells: usize,
+    hits: usize,
+    asks: usize,
+    done: usize,
+    failed: usize,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let server = RedisServer::start();
+        let other = client(&server.url()).await;
+        Self { server, other, stalled: Slot::new(None) }
+    }
+
+    /// Tries cells, and reports those that are not as they must be.
+    async fn try_all(&self, cells: impl IntoIterator<Item = Cell>) -> Tally {
+        let panics = panics();
+        let waiting: RefCell<VecDeque<(usize, Cell)>> =
+            RefCell::new(cells.into_iter().enumerate().collect());
+        let (tally, wrong) = (RefCell::new(Tally::default()), RefCell::new(Vec::new()));
+        let next = || waiting.borrow_mut().pop_front();
+        let worker = async || {
+            let proxy = Proxy::to(&self.server);
+            while let Some((number, cell)) = next() {
+                if let Err(problem) = self.try_cell(&proxy, cell, number, &tally).await {
+                    wrong.borrow_mut().push(format!("{cell:?}: {problem}"));
+                }
+                proxy.reset();
+            }
+        };
+        let work = join_all((0..AT_ONCE).map(|_| worker()));
+        tokio::select! {
+            _ = work => {}
+            () = self.pulse() => {}
+        }
+        let wrong = wrong.into_inner();
+        assert!(wrong.is_empty(), "{} cells are wrong:\n{}", wrong.len(), wrong.join("\n"));
+        assert_eq!(panics.load(Ordering::Acquire), 0, "a task of the client panicked");
+        // The client without faults may have an inbox.
+        let remains = || self.server.remains().is_empty() && self.server.inboxes().len() <= 1;
+        eventually("no key, queue and subscription", ms(10_000), remains).await;
+        tally.into_inner()
+    }
+
+    /// Tries a cell; again if the machine stood still.
+    async fn try_cell(
+        &self,
+        proxy: &Proxy,
+        cell: Cell,
+        number: usize,
+        tally: &RefCell<Tally>,
+    ) -> Result<(), String> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let keys: Vec<_> =
+                (0..cell.width).map(|key| format!("k{number}-{attempt}-{key}")).collect();
+            let begun = Instant::now();
+            let tried = AssertUnwindSafe(self.run(proxy, cell, &keys, tally)).catch_unwind().await;
+            let Err(panic) = tried else { return Ok(()) };
+            // Ours: it is reported, or was no one's fault.
+            panics().fetch_sub(1, Ordering::AcqRel);
+            let stalled = self.stalled.get().is_some_and(|at| at >= begun);
+            if !stalled || attempt == 5 {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
+                return Err(text.unwrap_or_default());
+            }
+            proxy.reset();
+        }
+    }
+
+    /// Looks out for times when we, the proxy or the server did not run.
+    async fn pulse(&self) {
+        let proxy = Proxy::to(&self.server);
+        let address = proxy.url().replace("redis://", "").replace('/', "");
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        loop {
+            let begun = Instant::now();
+            tokio::time::sleep(ms(10)).await;
+            stream.write_all(b"*1\r\n$4\r\nPING\r\n").await.unwrap();
+            let _: usize = stream.read_exact(&mut [0; 7]).await.unwrap();
+            if begun.elapsed() > STALL {
+                self.stalled.set(Some(Instant::now()));
+            }
+        }
+    }
+
+    async fn run(&self, proxy: &Proxy, cell: Cell, keys: &[String], tally: &RefCell<Tally>) {
+        let Cell { operation, fault, times, width } = cell;
+        let class = fault.class();
+        // A server that says of our lock that it is something else is believed, and the lock is left to its end.
+        let short = operation == Operation::Renew || class == Class::WrongType;
+        let defaults = LockOptions::new().with_ttl(if short { short_ttl(width) } else { LONG_TTL });
+        let client = LockClient::builder(store(proxy).connect_lazy().unwrap());
+        let client = client.with_defaults(defaults).build().unwrap();
+        if !operation.connects() {
+            self.works(&client, &keys[0]).await;
+        }
+        let holder = if operation.queues() { &self.other } else { &client };
+        let mut held = Vec::new();
+        if operation.queues() || operation.holds() {
+            let lock = |key| holder.mutex(key).lock();
+            for guard in join_all(keys.iter().map(lock)).await {
+                held.push(guard.unwrap());
+            }
+        }
+        if operation == Operation::Queue {
+            // Whoever has found it taken asks for a place at once.
+            let look = |key| client.mutex(key).with_wait(ms(50)).lock();
+            for found in join_all(keys.iter().map(look)).await {
+                assert!(found.unwrap_err().is_busy(), "it is taken");
+            }
+            settled(&client).await;
+        }
+
+        let gate = Gate::new();
+        // The first of many travels alone.
+        let rule = fault
+            .action(&gate)
+            .map(|action| proxy.rule(operation.command(), action).after(usize::from(width > 1)));
+        let rule = rule.map(|rule| if times == Times::Once { rule.once() } else { rule.always() });
+        let injected = Injected { rule, cut: Slot::new(false), times };
+        let darkness = async {
+            if injected.rule.is_some() {
+                return;
+            }
+            if operation.queues() {
+                eventually("a place", LONGEST, || self.server.queued(&keys[0]) > 0).await;
+            }
+            proxy.cut();
+            injected.cut.set(true);
+            if times == Times::Once {
+                tokio::time::sleep(DARK).await;
+                proxy.heal();
+            }
+        };
+        let work = operation.perform(proxy, &client, held, keys, &injected);
+        let ((ends, ()), _) =
+            within("an end", LONGEST, async { tokio::join!(work, darkness) }).await;
+
+        let allowed = operation.allowed(class, times);
+        for end in &ends {
+            let spared = width > 1 && *end == End::Done;
+            assert!(spared || allowed.contains(end), "{end:?} is none of {allowed:?}");
+        }
+        {
+            let mut tally = tally.borrow_mut();
+            let hits = injected.rule.as_ref().map_or(1, Rule::hits);
+            assert!(hits > 0, "the fault never hit");
+            let asks = injected.rule.as_ref().map_or(1, Rule::asks);
+            let done = ends.iter().filter(|end| **end == End::Done).count();
+            tally.cells += 1;
+            tally.hits += hits;
+            tally.asks += asks;
+            tally.done += done;
+            tally.failed += ends.len() - done;
+        }
+
+        // The fault is gone.
+        if let Some(rule) = injected.rule {
+            rule.end();
+        }
+        proxy.heal();
+        gate.open();
+        for key in keys {
+            let free = self.other.mutex(key).with_wait(FREE_WITHIN).lock().await;
+            let left = || self.server.pttl(&format!("lock:{key}"));
+            let free = free.unwrap_or_else(|error| {
+                panic!("held by nobody for {} ms more: {error:?}", left());
+            });
+            free.release().await.unwrap();
+        }
+        if operation.checks() {
+            drop(store(proxy).connect().await.unwrap());
+        }
+        for key in keys {
+            self.works(&client, key).await;
+        }
+        within("all is settled", ms(10_000), settled(&client)).await;
+        assert!(Vitals::of(&client).is_idle(), "{:?}", Vitals::of(&client));
+        for key in keys {
+            let names = ["lock:", "lock:{0}:q:", "lock:{0}:a:"].map(|kind| format!("{kind}{key}"));
+            let there = || self.server.cli::<u64>(&format!("EXISTS {}", names.join(" ")));
+            eventually("nothing is left", ms(5_000), || there() == 0).await;
+        }
+    }
+
+    /// Locks, lengthens and releases, in time.
+    async fn works(&self, client: &LockClient, key: &str) {
+        let begun = Instant::now();
+        let once = async || {
+            let guard = client.mutex(key).try_lock().await.map_err(|error| error.to_string())?;
+            let guard = guard.ok_or("it is taken")?;
+            guard.extend(ms(65_000)).await.map_err(|error| error.to_string())?;
+            match guard.release().await {
+                Ok(Released::InTime) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        // Half an answer spoils the next one.
+        while let Err(problem) = once().await {
+            assert!(begun.elapsed() < ms(8_000), "it does not work: {problem}");
+            tokio::time::sleep(ms(50)).await;
+        }
+    }
+
+    /// The length of the reply that an operation gets, as `cell` learns it.
+    async fn reply_len(&self, operation: Operation) -> usize {
+        let proxy = Proxy::to(&self.server);
+        let cell = Cell { operation, fault: Fault::Slice, times: Times::Once, width: 1 };
+        let (keys, tally) = (["length".to_owned()], RefCell::default());
+        tokio::select! {
+            () = self.run(&proxy, cell, &keys, &tally) => {}
+            () = self.pulse() => {}
+        }
+        proxy.reply_len(operation.command())
+    }
+}
+
+/// Panics on the threads of these tests, which their runtimes share with the client's tasks.
+fn panics() -> &'static AtomicUsize {
+    static COUNTERS: OnceLock<
+        std::sync::Mutex<std::collections::HashMap<String, &'static AtomicUsize>>,
+    > = OnceLock::new();
+    let counter = |name: &str, make: bool| {
+        let mut counters = COUNTERS.get_or_init(std::sync::Mutex::default).lock().unwrap();
+        if make {
+            let fresh = || &*Box::leak(Box::<AtomicUsize>::default());
+            return Some(*counters.entry(name.to_owned()).or_insert_with(fresh));
+        }
+        counters.get(name).copied()
+    };
+    static HOOK: OnceLock<()> = OnceLock::new();
+    let () = HOOK.get_or_init(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            if let Some(counter) = thread.name().and_then(|name| counter(name, false)) {
+                counter.fetch_add(1, Ordering::AcqRel);
+            }
+            before(panic);
+        }));
+    });
+    counter(std::thread::current().name().unwrap_or_default(), true).unwrap()
+}
+
+/// The part of the table that is about one operation. All of it takes a dose of 4; a smaller one tries each fault once, and some
+/// without end.
+async fn table(operation: Operation, name: &'static str) {
+    let cell = |fault, times| Cell { operation, fault, times, width: 1 };
+    let endless = |faults: Vec<Fault>| {
+        let some = faults.clone().into_iter().step_by(4_usize.div_ceil(dose(1)));
+        let once = faults.into_iter().map(|fault| cell(fault, Times::Once));
+        once.chain(some.map(|fault| cell(fault, Times::Always))).collect::<Vec<_>>()
+    };
+    let bench = Bench::new().await;
+
+    let len = bench.reply_len(operation).await;
+    assert!(len > 0, "nothing to cut");
+    let cuts = (0..len).step_by(len.div_ceil(dose(64))).map(Fault::Truncate);
+    let cuts = cuts.map(|cut| cell(cut, Times::Once));
+    let cells = endless(Fault::transport().collect()).into_iter().chain(cuts);
+    let faults = "network: each request or reply lost, late, doubled, cut, reset";
+    report(28, name, faults, &bench.try_all(cells).await);
+    let replies = endless(Fault::replies().collect());
+    report(29, name, "server: each error, odd replies", &bench.try_all(replies).await);
+}
+
+fn report(number: u32, name: &'static str, fault: &'static str, tally: &Tally) {
+    println!(
+        "{name}: {} cells, {} faults; {} succeeded, {} failed",
+        tally.cells, tally.hits, tally.done, tally.failed
+    );
+    let mut experiment =
+        Experiment::new(number, name, fault, &["faults injected", "outcomes as allowed"]);
+    experiment.ran(tally.cells);
+    experiment.saw("faults injected", tally.hits);
+    experiment.saw("outcomes as allowed", tally.done + tally.failed);
+    experiment.finish();
+}
+
+macro_rules! table {
+    ($($test:ident: $operation:ident, $name:literal;)*) => {$(
+        #[tokio::test]
+        async fn $test() {
+            table(Operation::$operation, $name).await;
+        }
+    )*};
+}
+
+table! {
+    a_try_ends_as_its_fault_allows: TryLock, "try_lock";
+    a_lock_ends_as_its_fault_allows: Lock, "lock";
+    a_place_in_the_queue_ends_as_its_fault_allows: Queue, "lock, queued";
+    a_release_ends_as_its_fault_allows: Release, "release";
+    a_renewal_ends_as_its_fault_allows: Renew, "renewal";
+    an_extension_ends_as_its_fault_allows: Extend, "extend";
+    a_subscription_ends_as_its_fault_allows: Subscribe, "subscription";
+    a_greeting_ends_as_its_fault_allows: Greet, "connection, HELLO";
+    a_look_at_the_clock_ends_as_its_fault_allows: AskTime, "connection, TIME";
+    the_check_of_the_server_ends_as_its_fault_allows: CheckInfo, "start, INFO";
+    the_check_of_claims_ends_as_its_fault_allows: CheckClaim, "start, claim";
+    the_check_of_renewals_ends_as_its_fault_allows: CheckRenewal, "start, renewal";
+    the_check_of_releases_ends_as_its_fault_allows: CheckRelease, "start, release";
+}
+
+/// Many ask at the same time: the fault hits a call that carries several of them.
+#[tokio::test]
+async fn many_at_once_end_as_their_fault_allows() {
+    let bench = Bench::new().await;
+    let operations = [
+        Operation::TryLock,
+        Operation::Lock,
+        Operation::Queue,
+        Operation::Release,
+        Operation::Renew,
+        Operation::Extend,
+    ];
+    let faults = Fault::transport().chain(Fault::replies()).step_by(12_usize.div_ceil(dose(4)));
+    let faults: Vec<_> = faults.collect();
+    let cells: Vec<_> = operations
+        .into_iter()
+        .flat_map(|operation| {
+            let cell = move |fault| Cell { operation, fault, times: Times::Once, width: MANY };
+            faults.clone().into_iter().map(cell)
+        })
+        // Its clean-up is nobody's, and takes a ttl for each.
+        .filter(|cell| !matches!(cell.fault, Fault::Stray))
+        .collect();
+    let tally = bench.try_all(cells).await;
+    assert!(tally.asks > 3 * tally.hits, "{} asks in {} calls", tally.asks, tally.hits);
+    let mut experiment = Experiment::new(
+        28,
+        "many asks in one call",
+        "any fault of the table on a call of several",
+        &["faults injected", "asks hit", "outcomes as allowed"],
+    );
+    experiment.ran(tally.cells);
+    experiment.saw("faults injected", tally.hits);
+    experiment.saw("asks hit", tally.asks);
+    experiment.saw("outcomes as allowed", tally.done + tally.failed);
+    experiment.finish();
+}

@@ -1,0 +1,283 @@
+//! What a client does while the fault hits, and how that may end.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_core::store::RedisStore;
+use lock_core::{Error, ErrorKind, LockClient, LostReason, MutexGuard, Released};
+use lock_tests::{Op, Proxy, ms};
+
+use super::fault::{CONNECT_TIMEOUT, Class, REQUEST_TIMEOUT};
+use super::{Injected, Times};
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Operation {
+    TryLock,
+    Lock,
+    /// A lock that is taken: the claim that asks for a place.
+    Queue,
+    Release,
+    /// The renewal that nobody asked for.
+    Renew,
+    Extend,
+    Subscribe,
+    /// The greeting of the first connection.
+    Greet,
+    /// The question for the clock, which ends the greeting.
+    AskTime,
+    /// The questions of the check at the start.
+    CheckInfo,
+    CheckClaim,
+    CheckRenewal,
+    CheckRelease,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum End {
+    Done,
+    Busy,
+    Unavailable,
+    Unknown,
+    WrongKind,
+    Lost(LostReason),
+    NotInTime(Released),
+    Other(ErrorKind),
+}
+
+/// Of the leases that are to be renewed. Several go together if they have time.
+pub(super) fn short_ttl(width: usize) -> Duration {
+    if width == 1 { ms(1_200) } else { ms(3_600) }
+}
+
+/// For which a wait goes on if the fault does not end.
+const WAIT_IN_VAIN: Duration = ms(700);
+/// Long enough for every way round a fault that ends.
+const WAIT: Duration = ms(8_000);
+
+impl Operation {
+    /// The command that the fault hits.
+    pub(super) fn command(self) -> Op {
+        match self {
+            Self::TryLock | Self::Lock | Self::Queue | Self::CheckClaim => Op::Acquire,
+            Self::Release | Self::CheckRelease => Op::Release,
+            Self::Renew | Self::Extend | Self::CheckRenewal => Op::Renew,
+            Self::Subscribe => Op::Subscribe,
+            Self::Greet => Op::Hello,
+            Self::AskTime => Op::Time,
+            Self::CheckInfo => Op::Info,
+        }
+    }
+
+    /// Whether it is about a connection that is not there yet.
+    pub(super) fn connects(self) -> bool {
+        matches!(self, Self::Greet | Self::AskTime) || self.checks()
+    }
+
+    /// Whether it is part of the check at the start.
+    pub(super) fn checks(self) -> bool {
+        matches!(self, Self::CheckInfo | Self::CheckClaim | Self::CheckRenewal | Self::CheckRelease)
+    }
+
+    /// Whether it waits for a lock that somebody else holds at first.
+    pub(super) fn queues(self) -> bool {
+        matches!(self, Self::Queue | Self::Subscribe)
+    }
+
+    /// Whether it begins with a lock.
+    pub(super) fn holds(self) -> bool {
+        matches!(self, Self::Release | Self::Renew | Self::Extend)
+    }
+
+    /// Does it, with each of `keys` at the same time.
+    pub(super) async fn perform(
+        self,
+        proxy: &Proxy,
+        client: &LockClient,
+        held: Vec<MutexGuard>,
+        keys: &[String],
+        injected: &Injected,
+    ) -> Vec<End> {
+        let wait = if injected.times == Times::Once { WAIT } else { WAIT_IN_VAIN };
+        let lock = async |key: &String| match client.mutex(key).with_wait(wait).lock().await {
+            Ok(guard) if guard.is_valid() => End::Done,
+            Ok(_) => End::Lost(LostReason::Expired),
+            Err(error) => End::of(&error),
+        };
+        match self {
+            Self::TryLock => {
+                let try_lock = async |key: &String| match client.mutex(key).try_lock().await {
+                    Ok(Some(_)) => End::Done,
+                    Ok(None) => End::Busy,
+                    Err(error) => End::of(&error),
+                };
+                join_all(keys.iter().map(try_lock)).await
+            }
+            Self::Lock | Self::Greet | Self::AskTime => join_all(keys.iter().map(lock)).await,
+            Self::Queue | Self::Subscribe => {
+                let release = async {
+                    injected.hit().await;
+                    for guard in held {
+                        guard.release().await.unwrap();
+                    }
+                };
+                tokio::join!(join_all(keys.iter().map(lock)), release).0
+            }
+            Self::Release => {
+                let release = async |guard: MutexGuard| match guard.release().await {
+                    Ok(Released::InTime) => End::Done,
+                    Ok(other) => End::NotInTime(other),
+                    Err(error) => End::of(&error),
+                };
+                join_all(held.into_iter().map(release)).await
+            }
+            Self::Renew => {
+                let keep = async |guard: MutexGuard| {
+                    // Well beyond the end that it has by now.
+                    match guard.bind(tokio::time::sleep(short_ttl(keys.len()) * 3 / 2)).await {
+                        Ok(()) => End::Done,
+                        Err(error) => End::of(&error),
+                    }
+                };
+                join_all(held.into_iter().map(keep)).await
+            }
+            Self::Extend => {
+                let extend = async |guard: &MutexGuard| match guard.extend(ms(70_000)).await {
+                    Ok(()) => End::Done,
+                    Err(error) => {
+                        let lost = error.is_lost();
+                        assert_eq!(guard.is_valid(), !lost, "a lease is lost by {error:?}");
+                        End::of(&error)
+                    }
+                };
+                join_all(held.iter().map(extend)).await
+            }
+            Self::CheckInfo | Self::CheckClaim | Self::CheckRenewal | Self::CheckRelease => {
+                vec![match store(proxy).connect().await {
+                    Ok(_) => End::Done,
+                    Err(error) => End::of(&error),
+                }]
+            }
+        }
+    }
+
+    /// How it may end.
+    #[allow(clippy::match_same_arms)] // a line for each rule, whatever others say
+    pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
+        use Class::{
+            Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, NoSuchUser, Nonsense, NotNow,
+            Silence, UnknownScript, WrongType,
+        };
+        use End::{Done, Lost, NotInTime, Unavailable, Unknown, WrongKind};
+        use LostReason::{Expired, TakenByOther};
+        use Operation::{
+            AskTime, CheckClaim, CheckInfo, CheckRelease, CheckRenewal, Extend, Greet, Lock, Queue,
+            Release, Renew, Subscribe, TryLock,
+        };
+        use Times::{Always, Once};
+
+        match (self, class, times) {
+            (_, Harmless, _) => &[Done],
+            // To those who asked it is an error as any other, but for the one who tells when it was done.
+            (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
+            (_, HalfDone, _) => self.allowed(NotNow, times),
+            // Some garbage is as good as an answer that is not looked at.
+            (Greet, Nonsense, _) => &[Done],
+            (CheckInfo, Nonsense, _) => &[Unknown],
+            (_, Nonsense, _) => self.allowed(Break, times),
+            // Not even connected, so nothing was asked.
+            (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Darkness, _) => &[Unavailable],
+            (Subscribe, Darkness, Always) => &[Unknown, Unavailable],
+            (_, Darkness, _) => self.allowed(Silence, times),
+
+            // One claim, and one more if the connection breaks.
+            (TryLock, Break | UnknownScript, Once) => &[Done],
+            (TryLock, Silence | Garbage, _) | (TryLock, Break, Always) => &[Unknown],
+            (TryLock, NotNow | Forbidden | NoSuchUser | UnknownScript, _) => &[Unavailable],
+            (TryLock | Lock | Queue, WrongType, _) => &[WrongKind],
+
+            // Claims until the wait is over, unless that is of no use.
+            (Lock | Queue, Forbidden | NoSuchUser, _) => &[Unavailable],
+            (Lock | Queue, _, Once) => &[Done],
+            (Lock | Queue, NotNow | UnknownScript, Always) => &[Unavailable],
+            // What comes last is told: that may be a connection that cannot be had.
+            (Lock | Queue, Silence, Always) => &[Unknown, Unavailable],
+            (Lock | Queue, Break | Garbage, Always) => &[Unknown],
+
+            // Two attempts. The second tells what the first one did.
+            (Release, WrongType, _) => &[NotInTime(Released::TakenByOther)],
+            (Release, Silence, _) => &[Done, Unknown],
+            (Release, _, Once) => &[Done],
+            (Release, Break | Garbage, Always) => &[Unknown],
+            (Release, NotNow | Forbidden | NoSuchUser | UnknownScript, Always) => &[Unavailable],
+
+            // Renewed until the deadline.
+            (Renew | Extend, WrongType, _) => &[Lost(TakenByOther)],
+            (Renew, _, Once) => &[Done],
+            (Renew, _, Always) => &[Lost(Expired)],
+
+            (Extend, Break | UnknownScript, Once) => &[Done],
+            (Extend, Silence | Garbage, _) | (Extend, Break, Always) => &[Unknown],
+            (Extend, NotNow | Forbidden | NoSuchUser | UnknownScript, _) => &[Unavailable],
+
+            // Messages only make it faster.
+            (Subscribe, _, _) => &[Done],
+
+            // Nothing can have been done yet.
+            (Greet, NoSuchUser, _) => &[Unavailable],
+            // The older protocol has no greeting.
+            (Greet, NotNow | Forbidden | WrongType | UnknownScript, _) => &[Done],
+            (Greet, Garbage, _) => &[Done],
+            (AskTime, NoSuchUser, _) => &[Unavailable],
+            // Two numbers are a time, and a false one is found out by the first claim.
+            (AskTime, Garbage, Always) => &[Unavailable, Done],
+            (Greet | AskTime, _, Once) => &[Done],
+            (Greet | AskTime, _, Always) => &[Unavailable],
+
+            // One attempt for each.
+            (CheckInfo, Forbidden | Garbage, _) => &[Done],
+            (CheckClaim | CheckRenewal | CheckRelease, UnknownScript, Once) => &[Done],
+            (CheckClaim | CheckRenewal | CheckRelease | CheckInfo, WrongType, _) => &[WrongKind],
+            (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Silence | Break, _) => {
+                &[Unknown]
+            }
+            (CheckClaim | CheckRenewal | CheckRelease, Garbage, _) => &[Unknown, Done],
+            (
+                CheckInfo | CheckClaim | CheckRenewal | CheckRelease,
+                NotNow | Forbidden | NoSuchUser | UnknownScript,
+                _,
+            ) => &[Unavailable],
+        }
+    }
+}
+
+/// A store behind the proxy.
+pub(super) fn store(proxy: &Proxy) -> lock_core::store::RedisStoreBuilder {
+    RedisStore::builder(proxy.url())
+        .with_request_timeout(REQUEST_TIMEOUT)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+}
+
+impl End {
+    /// What an error says, in each of the ways in which it can be asked.
+    fn of(error: &Error) -> Self {
+        let end = match error.kind() {
+            ErrorKind::Busy { .. } => Self::Busy,
+            ErrorKind::Unavailable => Self::Unavailable,
+            ErrorKind::Unknown => Self::Unknown,
+            ErrorKind::WrongKind => Self::WrongKind,
+            ErrorKind::Lost { reason, .. } => Self::Lost(reason),
+            other => Self::Other(other),
+        };
+        assert_eq!(error.is_busy(), end == Self::Busy, "{error:?}");
+        assert_eq!(error.is_unknown(), end == Self::Unknown, "{error:?}");
+        let unavailable = matches!(end, Self::Unavailable | Self::Unknown);
+        assert_eq!(error.is_unavailable(), unavailable, "{error:?}");
+        let lost = matches!(end, Self::Lost(_));
+        assert_eq!(error.is_lost(), lost, "{error:?}");
+        assert_eq!(error.is_retryable(), unavailable || lost || end == Self::Busy, "{error:?}");
+        assert_eq!(error.retry_after().is_some(), end == Self::Busy, "{error:?}");
+        end
+    }
+}

@@ -1,0 +1,99 @@
+//! The encoder of keys: different values give different keys, and no value leaves its hole.
+
+use lock_core::private::Template;
+use lock_core::{ErrorKind, Key, KeyWriter};
+
+/// Holes of a key: more would not fit if all were long.
+const HOLES: usize = 7;
+/// What a hole takes at most.
+const LONGEST_HOLE: usize = 65;
+
+/// Reads two lists of values from `data`, and makes a key of each.
+pub fn encode(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (one, two) = text.split_once('\u{1e}').unwrap_or((&text, ""));
+    let (one, two) = (values(one), values(two));
+    let keys = [&one, &two].map(|values| key(values));
+    if let [Some(first), Some(second)] = &keys {
+        assert_eq!(one == two, first == second, "{one:?} {two:?}: {first:?}");
+    }
+    // A name that is given as it is.
+    let fits = (1..=512).contains(&text.len()) && !text.starts_with('{');
+    match Key::new(text.clone()) {
+        Ok(key) => assert!(
+            fits && key.as_str() == text && !format!("{key:?}").contains(key.as_str())
+                || text.len() < 8,
+            "{key:?}"
+        ),
+        Err(error) => assert!(!fits && error.kind() == ErrorKind::InvalidKey, "{error:?}"),
+    }
+    // Values that are written in parts are as one.
+    if let Some((at, _)) = text.char_indices().nth(1) {
+        let (head, tail) = text.split_at(at);
+        assert_eq!(key(&[&text]), made(|template| template.hole(&Parts(head, tail))));
+    }
+}
+
+/// Up to as many values as a key holds.
+fn values(text: &str) -> Vec<&str> {
+    text.splitn(HOLES, '\u{1f}').collect()
+}
+
+struct Parts<'a>(&'a str, &'a str);
+
+impl lock_core::KeyPart for Parts<'_> {
+    fn write(&self, out: &mut KeyWriter) -> Result<(), lock_core::Error> {
+        out.push_str(self.0);
+        out.push_str(self.1);
+        Ok(())
+    }
+}
+
+fn made(fill: impl FnOnce(&mut Template)) -> Option<String> {
+    let mut template = Template::new("test:<values>");
+    template.lit("test:");
+    fill(&mut template);
+    template.done().ok().map(|key| key.as_str().to_owned())
+}
+
+/// The key of values, unless one is empty.
+fn key(values: &[&str]) -> Option<String> {
+    let key = made(|template| {
+        for (place, value) in values.iter().enumerate() {
+            if place > 0 {
+                template.lit(":");
+            }
+            template.hole(*value);
+        }
+    });
+    assert_eq!(key.is_some(), values.iter().all(|value| !value.is_empty()), "{values:?}");
+    let holes = key.as_deref()?.strip_prefix("test:").unwrap();
+    let holes: Vec<_> = holes.split(':').collect();
+    assert_eq!(holes.len(), values.len(), "{values:?} {holes:?}");
+    for (hole, value) in holes.iter().zip(values) {
+        assert!((1..=LONGEST_HOLE).contains(&hole.len()), "{hole}");
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-%~".contains(&byte);
+        assert!(hole.bytes().all(plain), "{hole}");
+        assert_eq!(hole.starts_with('~'), hole.len() == LONGEST_HOLE, "{hole}");
+        // What is short can be read back.
+        if !hole.starts_with('~') {
+            assert_eq!(decode(hole), value.as_bytes());
+        }
+    }
+    key
+}
+
+fn decode(hole: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), hole.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        if first == b'%' {
+            let digits = std::str::from_utf8(&after[..2]).unwrap();
+            bytes.push(u8::from_str_radix(digits, 16).unwrap());
+            rest = &after[2..];
+        } else {
+            bytes.push(first);
+            rest = after;
+        }
+    }
+    bytes
+}

@@ -1,0 +1,7 @@
+//! What is tried on arbitrary bytes: by `cargo fuzz` for as long as one likes, and by the suite `fuzz` in a short dose.
+//!
+//! Each panics if a promise is broken.
+
+pub mod key;
+pub mod reply;
+pub mod template;

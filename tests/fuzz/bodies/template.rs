@@ -1,0 +1,42 @@
+//! The parser of key templates: it ends, and what it takes for text and for holes is what was written.
+
+#[allow(dead_code, clippy::redundant_pub_crate)] // the macros use all of it
+#[path = "../../../lock-macros/src/template.rs"]
+mod parser;
+
+use self::parser::{Part, Template};
+
+/// Parses `data`.
+pub fn parse(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let special = |c| matches!(c, '<' | '>' | '{' | '}');
+    let Ok(template) = Template::parse(text) else {
+        assert!(text.is_empty() || text.contains(special), "{text:?} is plain text");
+        return;
+    };
+    assert_eq!(template.source, text);
+    assert!(!template.parts.is_empty());
+    assert_eq!(template.is_constant(), template.holes().count() == 0);
+    let mut literal = String::new();
+    for (place, part) in template.parts.iter().enumerate() {
+        if let Part::Text(part) = part {
+            assert!(!part.is_empty());
+            let before = place.checked_sub(1).map(|before| &template.parts[before]);
+            assert!(!matches!(before, Some(Part::Text(_))), "two texts in a row");
+            literal.push_str(part);
+        }
+    }
+    // Every character of the text stands in the template, in this order.
+    let mut written = text.chars();
+    assert!(literal.chars().all(|c| written.any(|other| other == c)), "{literal:?} of {text:?}");
+    // Text that is escaped is text again.
+    let escaped: String = literal
+        .chars()
+        .flat_map(|c| std::iter::repeat_n(c, if special(c) { 2 } else { 1 }))
+        .collect();
+    if let Ok(again) = Template::parse(&escaped) {
+        assert!(matches!(&*again.parts, [Part::Text(again)] if *again == literal), "{escaped:?}");
+    } else {
+        assert!(literal.is_empty(), "{escaped:?}");
+    }
+}

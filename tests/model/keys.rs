@@ -1,0 +1,91 @@
+//! Values that differ never give one key.
+
+use std::collections::HashMap;
+
+use lock_core::{Key, key};
+use lock_tests::{Experiment, dose};
+
+use super::random::Random;
+
+/// What an encoder may stumble over: its own signs, those of others, what is shortened, and what is not ASCII.
+const PIECES: [&str; 20] = [
+    "", "a", "1", ":", "%", "%3A", "~", "{", "}", "<", ">", " ", "\0", "\n", "\u{7f}", "ä", "😀",
+    ".", "-", "a:b",
+];
+const LONG: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+fn value(random: &mut Random, before: &[String]) -> String {
+    match random.below(20) {
+        // As long as what is kept as it is, or longer.
+        0 => {
+            LONG[usize::try_from(random.below(3)).unwrap()..].to_owned()
+                + &random.below(9).to_string()
+        }
+        1 => "x".repeat(usize::try_from(random.below(70)).unwrap()) + &random.below(99).to_string(),
+        // Digests and escapes of other values.
+        2 | 3 if !before.is_empty() => {
+            let at = usize::try_from(random.below(before.len() as u64)).unwrap();
+            before[at].clone()
+        }
+        4 => random.number().to_string(),
+        _ => {
+            let pieces = 1 + random.below(6);
+            let piece = |_| PIECES[usize::try_from(random.below(20)).unwrap()];
+            (0..pieces).map(piece).collect()
+        }
+    }
+}
+
+#[test]
+fn a_million_pairs_of_values_give_as_many_keys() {
+    const ESCAPED: &str = "values escaped";
+    const SHORTENED: &str = "values shortened";
+    const AGAIN: &str = "values that look like an encoded one";
+    const REFUSED: &str = "empty values refused";
+    let mut experiment = Experiment::new(
+        1,
+        "different values give different keys, whose structure no value changes",
+        "values with separators, braces, controls, escapes and digests of other values",
+        &[ESCAPED, SHORTENED, AGAIN, REFUSED],
+    );
+    let mut random = Random::new(1);
+    let mut keys: HashMap<(u8, String), (String, String)> = HashMap::new();
+    let mut encoded = Vec::new();
+    let pairs = dose(100_000).min(1_000_000);
+    for _ in 0..pairs {
+        let (one, other) = (value(&mut random, &encoded), value(&mut random, &encoded));
+        let template = u8::try_from(random.below(3)).unwrap();
+        let key: Result<Key, _> = match template {
+            0 => key!("order:<one>:<other>"),
+            1 => key!("<one>-<other>"),
+            _ => key!("a<one>:b:<other>.c"),
+        };
+        if one.is_empty() || other.is_empty() {
+            key.unwrap_err();
+            experiment.saw(REFUSED, 1);
+            continue;
+        }
+        let name = key.unwrap().as_str().to_owned();
+        assert!(name.len() <= 256, "{name}");
+        assert!(!name.contains(['{', '}']) && !name.contains(char::is_control), "{name}");
+        if template == 0 {
+            assert_eq!(name.matches(':').count(), 2, "{name}");
+            let hole = name.split(':').nth(1).unwrap();
+            experiment.saw(ESCAPED, usize::from(hole.contains('%')));
+            experiment.saw(SHORTENED, usize::from(hole.starts_with('~') && hole.len() > 40));
+            experiment.saw(AGAIN, usize::from(encoded.contains(&one)));
+            if encoded.len() < 64 && random.once_in(10) {
+                encoded.push(hole.to_owned());
+            }
+        }
+        // `-` is none of the signs that are escaped, so one text may be cut in two ways there.
+        if template == 1 {
+            continue;
+        }
+        let pair = (one, other);
+        let before = keys.entry((template, name)).or_insert_with(|| pair.clone());
+        assert_eq!(*before, pair, "one key for both");
+    }
+    experiment.ran(pairs);
+    experiment.finish();
+}

@@ -1,0 +1,74 @@
+//! A claim that the server executes when the client has given it up and released it on another connection.
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use lock_tests::{Experiment, RedisServer, dose, eventually, ms};
+
+/// Clients that claim at the same time, each a key of its own.
+const CLIENTS: usize = 8;
+/// After this long without an answer a claim is repeated, and soon the connection with it.
+const REQUEST_TIMEOUT: u64 = 60;
+
+fn connections(server: &RedisServer) -> usize {
+    let stats: String = server.cli("INFO stats");
+    let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lock() {
+    let events = ["claims given up", "connections replaced"];
+    let fault = "SIGSTOP of the server until the claim is given up on a second connection";
+    let mut experiment = Experiment::new(30, "no orphan", fault, &events);
+    let server = RedisServer::start();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        let store = RedisStore::builder(server.url())
+            .with_request_timeout(ms(REQUEST_TIMEOUT))
+            .connect()
+            .await
+            .unwrap();
+        // An orphan would be there for long.
+        let defaults = LockOptions::new().with_ttl(ms(60_000)).with_wait(ms(200));
+        clients.push(LockClient::builder(store).with_defaults(defaults).build().unwrap());
+    }
+    // Tells of each time that a lock is taken, however short.
+    let () = server.cli("CONFIG SET notify-keyspace-events KA");
+    let mut listener = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    listener.set_read_timeout(Some(ms(20))).unwrap();
+    let mut taken = listener.as_pubsub();
+    taken.psubscribe("__keyspace@0__:lock:late-*").unwrap();
+    let guard = clients[0].mutex("late-listened-for").lock().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(taken.get_message().unwrap().get_payload::<String>().unwrap(), "set");
+    while taken.get_message().is_ok() {}
+    for round in 0..dose(8) {
+        let before = connections(&server);
+        server.pause();
+        let claims = clients.iter().enumerate().map(|(number, client)| {
+            tokio::spawn(client.mutex(format!("late-{round}-{number}")).lock())
+        });
+        let claims: Vec<_> = claims.collect();
+        for claim in claims {
+            let error = claim.await.unwrap().unwrap_err();
+            assert!(error.is_unavailable(), "{error:?}");
+            experiment.saw("claims given up", 1);
+        }
+        // By now the last of them is void.
+        tokio::time::sleep(ms(REQUEST_TIMEOUT + 20)).await;
+        server.resume();
+        for client in &clients {
+            settled(client).await;
+            assert!(Vitals::of(client).is_idle());
+        }
+        let first = taken.get_message().map(|message| message.get_channel_name().to_owned());
+        assert!(first.is_err(), "round {round}: a late claim took {first:?}");
+        // Those that count are ours, too.
+        let after = connections(&server).saturating_sub(before + 4);
+        experiment.saw("connections replaced", after);
+        experiment.ran(1);
+    }
+    eventually("nothing remains", ms(1_000), || server.remains().is_empty()).await;
+    experiment.finish();
+}

@@ -1,0 +1,102 @@
+//! A server whose memory is full.
+
+use lock_core::{ErrorKind, Released};
+use lock_tests::{Experiment, RedisServer, Trace, client, eventually, ms, within};
+
+use crate::support::worker::{Worker, number};
+
+/// Writes keys of a kilobyte that outlive any lock, until `enough`, or there is no room.
+fn fill(server: &RedisServer, enough: impl Fn() -> bool) -> usize {
+    let (mut cli, value) = (server.connect(), "x".repeat(1_024));
+    for written in 0..20_000 {
+        let set = ["SET", &format!("fill:{written}"), &value, "PX", "86400000"];
+        if cli.command::<()>(&set).is_err() || written % 16 == 0 && enough() {
+            return written;
+        }
+    }
+    panic!("it is never full");
+}
+
+/// The lock is evicted: the holder is told, the next number is greater. The check at the start warned of it.
+#[tokio::test(flavor = "current_thread")]
+async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
+    let events = ["locks evicted", "warnings at the start", "greater numbers"];
+    let name = "lost within a renewal, numbers grow, warned of at the start";
+    let fault = "memory full, eviction by volatile-ttl";
+    let mut experiment = Experiment::new(25, name, fault, &events);
+    let server = RedisServer::start_with(&["maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
+    let trace = Trace::start();
+    let other = client(&server.url()).await;
+    assert!(trace.says("WARN", "noeviction"), "{}", trace.text());
+    experiment.saw("warnings at the start", 1);
+    let worker = Worker::start(&server, "hold", &["ttl=3000".to_owned(), "key=k".to_owned()]);
+    let (_, event) = worker.next();
+    let fence = number(&event, "fence");
+    fill(&server, || !server.has("lock:k"));
+    assert!(!server.has("lock:k"), "it was not evicted");
+    experiment.saw("locks evicted", 1);
+    let (_, event) = worker.next();
+    assert!(event.starts_with("lost"), "{event}");
+    let (_, event) = worker.next();
+    assert!(event.contains("Ok(Expired)") && number(&event, "late") == 0, "{event}");
+    let (guard, _) = within("the lock", ms(5_000), other.mutex("k").lock()).await;
+    assert!(guard.unwrap().fencing_token().get() > fence);
+    experiment.saw("greater numbers", 1);
+    assert!(worker.ends_well());
+    experiment.ran(1);
+    experiment.finish();
+}
+
+/// Nothing is evicted, and nothing new can be written: claims fail for certain, holders keep, lengthen and release what they
+/// have, and a waiter gets the lock when there is room.
+#[tokio::test]
+async fn a_full_server_refuses_claims_and_keeps_what_is_held() {
+    let events = ["claims refused", "leases lengthened", "locks released"];
+    let name = "claims fail for certain; renewal, extend and release go on";
+    let mut experiment = Experiment::new(25, name, "memory full, noeviction", &events);
+    let server = RedisServer::start_with(&["maxmemory 3mb", "maxmemory-policy noeviction"]);
+    let client = client(&server.url()).await;
+    let guard = client.mutex("alone").with_ttl(ms(1_500)).lock().await.unwrap();
+    let mut worker = Worker::start(&server, "hold", &["ttl=1500".to_owned(), "key=k".to_owned()]);
+    let (_, event) = worker.next();
+    let fence = number(&event, "fence");
+    let waiting = tokio::spawn(client.mutex("k").with_wait(ms(30_000)).lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    fill(&server, || false);
+    // Beyond doubt: some buffer may be given back in any moment.
+    let () = server.cli("CONFIG SET maxmemory 2500000");
+
+    let error = client.mutex("new").with_wait(ms(300)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    assert!(!server.has("lock:new"));
+    experiment.saw("claims refused", 1);
+
+    guard.extend(ms(5_000)).await.unwrap();
+    assert!(server.pttl("lock:alone") > 4_000 && guard.remaining() > ms(4_000));
+    experiment.saw("leases lengthened", 1);
+    // The renewals of the other one go on for longer than its ttl.
+    assert!(worker.is_silent(ms(2_000)), "it was not lost");
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    assert!(!server.has("lock:alone"));
+    worker.tell("stop");
+    let (_, event) = worker.next();
+    assert!(event.contains("Ok(InTime)"), "{event}");
+    assert!(worker.ends_well());
+    experiment.saw("locks released", 2);
+
+    // Whether it was handed over or has to be claimed, the waiter gets it when there is room again.
+    let keys: Vec<String> = server.cli("KEYS fill:*");
+    let mut cli = server.connect();
+    for key in keys {
+        let _: i64 = cli.run(&format!("DEL {key}")).unwrap();
+    }
+    let () = server.cli("CONFIG SET maxmemory 3000000");
+    let (next, _) = within("the lock", ms(5_000), waiting).await;
+    let next = next.unwrap().unwrap();
+    assert!(next.fencing_token().get() > fence);
+    assert_eq!(next.release().await.unwrap(), Released::InTime);
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    experiment.ran(1);
+    experiment.finish();
+}

@@ -1,0 +1,95 @@
+//! Holders that write after their lease: refused where the fencing token is checked, and damage where it is not.
+//!
+//! The owners of guards read a number, take their time, and write it back one greater. They are stopped in between, for longer
+//! than their leases last.
+
+use std::thread::sleep;
+
+use lock_tests::{Experiment, dose, ms};
+
+use crate::support::contest::{Contest, Outcome};
+
+const TTL: u64 = 300;
+
+/// Stops holders in the middle of their turns until there was enough of it.
+fn stop_holders(name: &'static str, resource: &'static str, fenced: bool) -> (Outcome, usize) {
+    let contest = Contest {
+        ttl: TTL,
+        tasks: 2,
+        work: 15_000,
+        resource,
+        fenced,
+        bound: false,
+        ..Contest::new(name, 1, ms(dose(4) as u64 * 1_000))
+    };
+    let mut stopped = 0;
+    let outcome = contest.run(|field| {
+        while !field.is_over(ms(1_200)) {
+            if let Some(holder) = field.holder("k0") {
+                // Up to three times its ttl.
+                field.stop(holder, ms(TTL * (3 + stopped as u64 % 4) / 2));
+                stopped += 1;
+            }
+            sleep(ms(60));
+        }
+    });
+    // Stopped or not, no turn begins late or in another one's lease.
+    let _handovers = outcome.history.check();
+    (outcome, stopped)
+}
+
+fn with_the_check(resource: &'static str, name: &'static str) {
+    let events = ["holders stopped", "turns", "stale writes refused"];
+    let fault = "SIGSTOP of holders for up to three ttl, in the middle of a turn";
+    let mut experiment = Experiment::new(18, name, fault, &events);
+    let (outcome, stopped) = stop_holders("fenced", resource, true);
+    let words = outcome.words();
+    assert_eq!(outcome.lost_updates(), 0, "{words}");
+    assert_eq!(outcome.history.stale(), 0, "{words}");
+    experiment.ran(1);
+    experiment.saw("holders stopped", stopped);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.saw("stale writes refused", outcome.history.refused());
+    experiment.finish();
+}
+
+/// Not a promise, but what makes the other two worth something.
+fn without_the_check(resource: &'static str, name: &'static str) {
+    let events = ["holders stopped", "lost updates or stale writes"];
+    let fault = "the same, and nobody checks the token";
+    let mut experiment = Experiment::new(18, name, fault, &events);
+    let (outcome, stopped) = stop_holders("unfenced", resource, false);
+    assert_eq!(outcome.history.refused(), 0, "{}", outcome.words());
+    experiment.ran(1);
+    experiment.saw("holders stopped", stopped);
+    let damage = usize::try_from(outcome.lost_updates()).unwrap() + outcome.history.stale();
+    experiment.saw("lost updates or stale writes", damage);
+    experiment.finish();
+}
+
+/// Both at the same time: they mostly sleep.
+fn with_and_without(resource: &'static str, with: &'static str, without: &'static str) {
+    std::thread::scope(|scope| {
+        let control = scope.spawn(move || without_the_check(resource, without));
+        with_the_check(resource, with);
+        control.join().unwrap();
+    });
+}
+
+#[test]
+fn a_late_holder_overwrites_a_file_only_where_no_token_is_checked() {
+    with_and_without(
+        "file",
+        "a file that checks tokens loses no update",
+        "control: a file that checks none does lose updates",
+    );
+}
+
+#[test]
+fn a_late_holder_overwrites_a_row_only_where_no_token_is_checked() {
+    with_and_without(
+        "row",
+        "a row that checks tokens loses no update",
+        "control: a row that checks none does lose updates",
+    );
+}

@@ -1,0 +1,116 @@
+//! A server that stands still, or that lets its clients wait.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lock_tests::{Experiment, RedisServer, dose, ms};
+
+use crate::support::contest::{Contest, Field};
+use crate::support::worker::{Worker, number};
+
+const TTL: u64 = 900;
+/// A wait that ends while nobody answers ends this late at most, on a machine that does other things, too.
+const OVERRUN: u64 = 600;
+
+/// A worker that holds a lock of its own.
+fn holder(server: &RedisServer, key: &str, ttl: u64) -> Worker {
+    let worker = Worker::start(server, "hold", &[format!("ttl={ttl}"), format!("key={key}")]);
+    let (_, event) = worker.next();
+    assert!(event.starts_with("held"), "{event}");
+    worker
+}
+
+/// Whether it still has its lock; one that has not made no step too many.
+fn still_holds(mut worker: Worker) -> bool {
+    worker.tell("stop");
+    let (_, mut event) = worker.next();
+    let lost = event.starts_with("lost");
+    if lost {
+        event = worker.next().1;
+    }
+    assert_eq!(number(&event, "late"), 0, "{event}");
+    assert!(worker.ends_well());
+    !lost
+}
+
+/// Contends while the server stands still, now and then, for less than a lease and for more. `stand` makes it, for a time.
+fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&Field, Duration)) {
+    let span = ms(dose(5) as u64 * 1_000);
+    let contest = Contest { ttl: TTL, wait: 700, work: 2_000, ..Contest::new(name, 3, span) };
+    let outcome = contest.run(|field| {
+        let mut round = 0;
+        while !field.is_over(ms(2 * TTL + 700)) {
+            let stall = ms([TTL / 5, TTL * 2, TTL / 2][round % 3]);
+            let holds = holder(&field.server, &format!("held-{round}"), TTL);
+            let others = holder(&field.server, &format!("long-{round}"), 20 * TTL);
+            let before: Duration = field.workers.iter().map(Worker::cpu).sum();
+            let start = Instant::now();
+            stand(field, stall);
+            let stood = start.elapsed();
+            let after: Duration = field.workers.iter().map(Worker::cpu).sum();
+            let cpu = after.saturating_sub(before);
+            if stall > ms(TTL) {
+                let most = stood * u32::try_from(field.workers.len()).unwrap() / 5;
+                assert!(cpu < most, "{cpu:?} of a processor in {stood:?} of silence");
+                assert!(!still_holds(holds), "a lease outlived {stall:?} of silence");
+                experiment.saw("leases lost", 1);
+            } else if stall < ms(TTL / 4) {
+                assert!(still_holds(holds), "a lease was lost in {stood:?} of silence");
+                experiment.saw("leases kept", 1);
+            }
+            assert!(still_holds(others), "a long lease was lost in {stood:?} of silence");
+            experiment.saw("standstills", 1);
+            sleep(ms(100));
+            round += 1;
+        }
+    });
+    let words = outcome.words();
+    let handovers = outcome.history.check();
+    assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
+    assert_eq!(outcome.late, 0, "{words}");
+    assert!(outcome.overrun < OVERRUN, "{words}");
+    assert!(outcome.turns > 50 && handovers > 5, "{handovers} {words}");
+    assert!(outcome.remains.is_empty(), "{words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.saw("outcomes that nobody knows", usize::try_from(outcome.unknown).unwrap());
+    experiment.finish();
+}
+
+const NAME: &str = "no two turns at once, leases end or last, waits end in time, no busy loop";
+const EVENTS: [&str; 5] =
+    ["standstills", "leases kept", "leases lost", "turns", "outcomes that nobody knows"];
+
+#[test]
+fn a_server_that_is_stopped_breaks_no_exclusion_and_no_time_limit() {
+    let fault = "SIGSTOP of the server for 0.2 to 2 ttl";
+    let experiment = Experiment::new(19, NAME, fault, &EVENTS);
+    standstills("stopped-server", experiment, |field, stall| {
+        field.server.pause();
+        sleep(stall);
+        field.server.resume();
+    });
+}
+
+#[test]
+fn a_server_that_sleeps_breaks_no_exclusion_and_no_time_limit() {
+    let fault = "DEBUG SLEEP for 0.2 to 2 ttl";
+    let experiment = Experiment::new(19, NAME, fault, &EVENTS);
+    standstills("sleeping-server", experiment, |field, stall| {
+        let () = field.server.cli(&format!("DEBUG SLEEP {}", stall.as_secs_f64()));
+    });
+}
+
+#[test]
+fn clients_that_are_paused_break_no_exclusion_and_no_time_limit() {
+    for (mode, fault) in [
+        ("ALL", "CLIENT PAUSE ALL for 0.2 to 2 ttl"),
+        ("WRITE", "CLIENT PAUSE WRITE for 0.2 to 2 ttl"),
+    ] {
+        let experiment = Experiment::new(20, NAME, fault, &EVENTS);
+        standstills("paused-clients", experiment, |field, stall| {
+            let () = field.server.cli(&format!("CLIENT PAUSE {} {mode}", stall.as_millis()));
+            sleep(stall);
+        });
+    }
+}

@@ -1,0 +1,209 @@
+//! Processes that contend for locks while something is done to them, to the server or to the keys.
+
+use std::time::{Duration, Instant};
+
+use lock_tests::{RedisServer, Signal, ms};
+
+use crate::support::history::{Ground, History};
+use crate::support::worker::{Worker, number};
+
+/// How they contend.
+#[derive(Clone, Copy)]
+pub(crate) struct Contest {
+    pub(crate) name: &'static str,
+    pub(crate) span: Duration,
+    pub(crate) ttl: u64,
+    pub(crate) wait: u64,
+    pub(crate) keys: u64,
+    pub(crate) processes: usize,
+    /// The tasks of each process.
+    pub(crate) tasks: u64,
+    /// How long a body takes, in microseconds.
+    pub(crate) work: u64,
+    /// What the lock protects: numbers in files, or in rows of a table.
+    pub(crate) resource: &'static str,
+    /// Whether the resource checks tokens.
+    pub(crate) fenced: bool,
+    /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a guard.
+    pub(crate) bound: bool,
+    /// Lines of the server's configuration.
+    pub(crate) config: &'static [&'static str],
+}
+
+/// A contest under way.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) server: RedisServer,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) ground: Ground,
+    pub(crate) end: Instant,
+    args: Vec<String>,
+    stops: usize,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) history: History,
+    /// Turns that came to their end.
+    pub(crate) turns: u64,
+    /// What the numbers are in all.
+    pub(crate) total: u64,
+    pub(crate) busy: u64,
+    pub(crate) lost: u64,
+    pub(crate) failed: u64,
+    pub(crate) unknown: u64,
+    pub(crate) late: u64,
+    /// By how many milliseconds the longest wait was too long.
+    pub(crate) overrun: u64,
+    /// Commands, as the server counted them.
+    pub(crate) calls: u64,
+    /// Keys that were left when all had ended.
+    pub(crate) remains: Vec<String>,
+    // Shown by a failed assertion.
+    #[allow(dead_code)]
+    reports: Vec<String>,
+}
+
+impl Contest {
+    pub(crate) fn new(name: &'static str, keys: u64, span: Duration) -> Self {
+        Self {
+            name,
+            span,
+            ttl: 10_000,
+            wait: 2_000,
+            keys,
+            processes: 4,
+            tasks: 8,
+            work: 500,
+            resource: "file",
+            fenced: false,
+            bound: true,
+            config: &[],
+        }
+    }
+
+    /// Lets processes contend while `disturb` does what it does, and reads what they did.
+    pub(crate) fn run(&self, disturb: impl FnOnce(&mut Field)) -> Outcome {
+        self.run_on(RedisServer::start_with(self.config), disturb)
+    }
+
+    /// The same, on a server that was started.
+    pub(crate) fn run_on(&self, server: RedisServer, disturb: impl FnOnce(&mut Field)) -> Outcome {
+        let ground = Ground::new(self.name);
+        let args = vec![
+            format!("ttl={}", self.ttl),
+            format!("wait={}", self.wait),
+            format!("tasks={}", self.tasks),
+            format!("keys={}", self.keys),
+            format!("work={}", self.work),
+            format!("resource={}", self.resource),
+            format!("fenced={}", u8::from(self.fenced)),
+            format!("bound={}", u8::from(self.bound)),
+            format!("dir={}", ground.path().display()),
+        ];
+        let end = Instant::now() + self.span;
+        let mut field = Field { server, workers: Vec::new(), ground, end, args, stops: 0 };
+        for _ in 0..self.processes {
+            field.join();
+        }
+        for worker in &field.workers {
+            assert_eq!(worker.next().1, "ready");
+        }
+        // They count from when they are ready.
+        field.end = Instant::now() + self.span;
+        disturb(&mut field);
+        field.outcome()
+    }
+}
+
+impl Field {
+    fn join(&mut self) {
+        let left = self.end.saturating_duration_since(Instant::now());
+        let mut args = self.args.clone();
+        args.push(format!("for={}", left.as_millis()));
+        self.workers.push(Worker::start(&self.server, "contend", &args));
+    }
+
+    /// Kills a worker as by `kill -9`, and starts another one.
+    pub(crate) fn replace(&mut self, worker: usize) {
+        self.workers[worker].kill();
+        self.workers.remove(worker);
+        self.join();
+        assert_eq!(self.workers.last().unwrap().next().1, "ready");
+    }
+
+    /// Stops a worker for a time.
+    pub(crate) fn stop(&mut self, worker: usize, span: Duration) {
+        self.workers[worker].signal(Signal::STOP);
+        std::thread::sleep(span);
+        self.workers[worker].signal(Signal::CONT);
+        self.stops += 1;
+    }
+
+    /// Whether less than `left` of the contest is left.
+    pub(crate) fn is_over(&self, left: Duration) -> bool {
+        Instant::now() + left >= self.end
+    }
+
+    /// The worker that has the lock of `key`, or had it last.
+    pub(crate) fn holder(&self, key: &str) -> Option<usize> {
+        let pid = self.ground.holder(key)?;
+        self.workers.iter().position(|worker| worker.pid() == pid)
+    }
+
+    fn outcome(self) -> Outcome {
+        let mut reports = Vec::new();
+        for worker in self.workers {
+            reports.push(worker.next().1);
+            assert!(worker.ends_well());
+        }
+        let counter = Worker::start(&self.server, "total", &self.args);
+        let total = number(&counter.next().1, "total");
+        // Claims that were given up are released a second later at the latest.
+        let patience = Instant::now() + ms(3_000);
+        let mut remains = self.server.remains();
+        while !remains.is_empty() && Instant::now() < patience {
+            std::thread::sleep(ms(20));
+            remains = self.server.remains();
+        }
+        let mut history = self.ground.history();
+        history.stops = self.stops;
+        let sum = |name: &str| reports.iter().map(|report| number(report, name)).sum();
+        let overrun = reports.iter().map(|report| number(report, "overrun")).max();
+        Outcome {
+            turns: history.done(),
+            total,
+            busy: sum("busy"),
+            lost: sum("lost"),
+            failed: sum("failed"),
+            unknown: sum("unknown"),
+            late: sum("late"),
+            overrun: overrun.unwrap(),
+            calls: self.server.script_calls(),
+            remains,
+            history,
+            reports,
+        }
+    }
+}
+
+impl Outcome {
+    /// Updates that were overwritten by somebody who had not seen them.
+    pub(crate) fn lost_updates(&self) -> u64 {
+        self.history.accepted().checked_sub(self.total).expect("each update is logged")
+    }
+
+    /// What a failed assertion shows.
+    pub(crate) fn words(&self) -> String {
+        let Self { turns, total, busy, lost, failed, unknown, late, overrun, calls, .. } = self;
+        let Self { remains, reports, history, .. } = self;
+        let (overstayed, cut) = (history.overstayed(), history.cut_off());
+        let (refused, stale) = (history.refused(), history.stale());
+        format!(
+            "turns={turns} total={total} busy={busy} lost={lost} failed={failed} unknown={unknown} \
+             late={late} overrun={overrun} calls={calls} overstayed={overstayed} cut={cut} \
+             refused={refused} stale={stale} remains={remains:?} {reports:?}"
+        )
+    }
+}

@@ -1,0 +1,52 @@
+//! A server whose wall clock can be moved, and nobody else's.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lock_tests::RedisServer;
+
+use crate::support::history::Ground;
+
+/// The clock of one server.
+#[derive(Debug)]
+pub(crate) struct WallClock {
+    library: PathBuf,
+    shift: PathBuf,
+}
+
+impl WallClock {
+    /// Builds what moves a clock, with the C compiler of the machine. `None`, and a word about it, if there is none.
+    pub(crate) fn build(ground: &Ground) -> Option<Self> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("process/support/wall_clock.c");
+        let library = ground.path().join("wall_clock.so");
+        let shift = ground.path().join("wall_clock");
+        fs::write(&shift, 0_i64.to_ne_bytes()).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
+        match compiler.status() {
+            Ok(status) => assert!(status.success(), "{} does not compile", source.display()),
+            Err(error) => {
+                eprintln!("no clock is moved, for want of a C compiler: {error}");
+                return None;
+            }
+        }
+        Some(Self { library, shift })
+    }
+
+    /// Starts a server with this clock.
+    pub(crate) fn server(&self, config: &[&str]) -> RedisServer {
+        let file = |path: &Path| path.display().to_string();
+        RedisServer::start_under(
+            config,
+            &[("LD_PRELOAD", file(&self.library)), ("LOCK_TESTS_WALL_CLOCK", file(&self.shift))],
+        )
+    }
+
+    /// Sets the clock to be so many milliseconds ahead of the machine's.
+    pub(crate) fn shift(&self, millis: i64) {
+        let file = File::options().write(true).open(&self.shift).unwrap();
+        file.write_all_at(&millis.to_ne_bytes(), 0).unwrap();
+    }
+}

@@ -1,0 +1,135 @@
+//! The wall clock of the server jumps, by which it judges what has expired.
+
+use std::thread::sleep;
+
+use lock_core::fencing::{StaleFence, set_if_newer};
+use lock_core::{FencingToken, Released};
+use lock_tests::history::now;
+use lock_tests::{Experiment, client, dose, eventually, ms, within};
+
+use crate::support::contest::Contest;
+use crate::support::history::Ground;
+use crate::support::wall::WallClock;
+use crate::support::worker::{Worker, number};
+
+const MINUTE: i64 = 60_000;
+
+/// Forward: a lock expires long before its holder thinks so. Another one gets it, which no lock can prevent; the resource
+/// refuses the writes of the first, who is told by its next renewal.
+#[tokio::test]
+async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
+    let ground = Ground::new("forward");
+    let Some(clock) = WallClock::build(&ground) else { return };
+    let events = ["early expiries", "stale writes refused", "leases lost"];
+    let name = "the next holder has a greater number, a late write is refused, the loss is noticed";
+    let fault = "the server's clock jumps by +60 s";
+    let mut experiment = Experiment::new(26, name, fault, &events);
+    for _ in 0..dose(1) {
+        clock.shift(0);
+        let server = clock.server(&[]);
+        let args = ["ttl=9000".to_owned(), "key=k".to_owned()];
+        let mut holder = Worker::start(&server, "hold", &args);
+        let (_, event) = holder.next();
+        let first = FencingToken::from_raw(number(&event, "fence"));
+        let client = client(&server.url()).await;
+        clock.shift(MINUTE);
+        let (next, took) = within("the lock", ms(5_000), client.mutex("k").lock()).await;
+        let next = next.unwrap();
+        assert!(took < ms(5_000) && next.fencing_token() > first);
+        assert!(next.remaining() > ms(5_000), "{:?}", next.remaining());
+        experiment.saw("early expiries", 1);
+        let redis = redis::Client::open(server.url()).unwrap();
+        let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
+        let mut write = async |value: &str, token| {
+            set_if_newer(&mut redis, "balance", "balance:fence", value, token).await.unwrap()
+        };
+        assert_eq!(write("new", next.fencing_token()).await, Ok(()));
+        assert_eq!(write("late", first).await, Err(StaleFence));
+        assert_eq!(server.get("balance").as_deref(), Some("new"));
+        experiment.saw("stale writes refused", 1);
+        // A third of its ttl has to pass until the holder asks again.
+        let (_, event) = holder.next();
+        assert!(event.starts_with("lost"), "{event}");
+        let (_, event) = holder.next();
+        assert!(event.contains("Ok(TakenByOther)") && number(&event, "late") == 0, "{event}");
+        experiment.saw("leases lost", 1);
+        assert_eq!(next.release().await.unwrap(), Released::InTime);
+        holder.kill();
+        experiment.ran(1);
+    }
+    experiment.finish();
+}
+
+/// Backward: the server keeps a lock for longer than it should, yet a release frees it at once, and numbers grow.
+#[tokio::test]
+async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
+    let ground = Ground::new("backward");
+    let Some(clock) = WallClock::build(&ground) else { return };
+    let events = ["expiries put off", "releases that freed at once"];
+    let name = "a release frees at once and leaves no key, numbers grow";
+    let fault = "the server's clock jumps by -600 s";
+    let mut experiment = Experiment::new(26, name, fault, &events);
+    for _ in 0..dose(1) {
+        clock.shift(0);
+        let server = clock.server(&[]);
+        let args = ["ttl=6000".to_owned(), "key=k".to_owned()];
+        let mut holder = Worker::start(&server, "hold", &args);
+        let (_, event) = holder.next();
+        let first = number(&event, "fence");
+        clock.shift(-10 * MINUTE);
+        assert!(server.pttl("lock:k") > 9 * MINUTE);
+        experiment.saw("expiries put off", 1);
+        let next = Worker::start(&server, "hold", &args);
+        eventually("it is queued", ms(10_000), || server.queued("k") == 1).await;
+        assert!(next.is_silent(ms(300)), "it did not wait");
+        let at = now();
+        holder.tell("stop");
+        let (_, event) = holder.next();
+        assert!(event.contains("Ok(InTime)"), "{event}");
+        let (when, event) = next.next();
+        assert!(event.starts_with("held") && number(&event, "fence") > first, "{event}");
+        assert!(when - at < 1_000_000_000, "handed over after {} ms", (when - at) / 1_000_000);
+        experiment.saw("releases that freed at once", 1);
+        let mut next = next;
+        next.tell("stop");
+        let (_, event) = next.next();
+        assert!(event.contains("Ok(InTime)"), "{event}");
+        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        experiment.ran(1);
+    }
+    experiment.finish();
+}
+
+/// Back and forth, under processes that contend.
+#[test]
+fn a_clock_that_jumps_about_makes_no_number_smaller() {
+    let ground = Ground::new("about");
+    let Some(clock) = WallClock::build(&ground) else { return };
+    let events = ["jumps", "turns"];
+    let name = "numbers grow, a resource that checks them loses no update, no turn begins late";
+    let fault = "the server's clock jumps by up to 600 s every 300 ms, both ways";
+    let mut experiment = Experiment::new(26, name, fault, &events);
+    let contest = Contest {
+        ttl: 3_000,
+        work: 30_000,
+        fenced: true,
+        bound: false,
+        ..Contest::new("jumps", 2, ms(dose(4) as u64 * 1_000))
+    };
+    let outcome = contest.run_on(clock.server(&[]), |field| {
+        let mut round = 0;
+        while !field.is_over(ms(500)) {
+            sleep(ms(300));
+            clock.shift([MINUTE, -10 * MINUTE, 1_000, -1_000, 10 * MINUTE, 0][round % 6]);
+            round += 1;
+        }
+        experiment.saw("jumps", round);
+    });
+    let words = outcome.words();
+    outcome.history.check_numbers();
+    assert_eq!((outcome.lost_updates(), outcome.history.stale()), (0, 0), "{words}");
+    assert!(outcome.turns > 20, "{words}");
+    experiment.ran(1);
+    experiment.saw("turns", outcome.history.turns());
+    experiment.finish();
+}

@@ -1,0 +1,51 @@
+//! Whether a body is polled after its lease.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use lock_core::Lease;
+
+/// Counts the polls of a body that begin when its lease is over already.
+///
+/// A look at the clock within the body would not do: a process that is stopped in the middle of a poll, behind the look that
+/// let it begin, finds its lease over and is not to blame.
+#[derive(Clone, Default)]
+pub(crate) struct Polls(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    lease: OnceLock<Lease>,
+    /// Whether it was over before the poll that is under way.
+    is_over: AtomicBool,
+    late: AtomicU64,
+}
+
+impl Polls {
+    /// Drives what polls the body, and looks at the lease first.
+    pub(crate) async fn of<F: Future>(&self, bound: F) -> F::Output {
+        let mut bound = pin!(bound);
+        poll_fn(|cx| {
+            let is_over = self.0.lease.get().is_some_and(|lease| !lease.is_valid());
+            self.0.is_over.store(is_over, Ordering::Relaxed);
+            bound.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// The body begins, under this lease.
+    pub(crate) fn begin(&self, lease: &Lease) {
+        assert!(self.0.lease.set(lease.clone()).is_ok(), "one body each");
+    }
+
+    /// The body has been polled.
+    pub(crate) fn polled(&self) {
+        let is_late = self.0.is_over.load(Ordering::Relaxed);
+        self.0.late.fetch_add(u64::from(is_late), Ordering::Relaxed);
+    }
+
+    pub(crate) fn late(&self) -> u64 {
+        self.0.late.load(Ordering::Relaxed)
+    }
+}
