@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// A simulation that takes longer than this goes round in circles.
-const ENDLESS: Duration = Duration::from_secs(15);
+const ENDLESS: Duration = Duration::from_secs(60);
 
 /// Runs `simulation` for each seed, as many at a time as there are cores.
 ///

@@ -16,6 +16,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) key: usize,
+    #[allow(dead_code)] // told when something is wrong
     pub(crate) owner: usize,
     /// When it began to ask.
     pub(crate) asked: u64,
@@ -70,9 +71,7 @@ impl History {
         self.0.lock().unwrap().turns.clone()
     }
 
-    /// How many turns overlapped: (unexcused, excused since the server forgot one of them).
-    ///
-    /// What is wrong is told to `violation`.
+    /// Turns overlap only if the server forgot one of them: how many did. What is wrong is told to `violation`.
     pub(crate) fn check_exclusion(&self, mut violation: impl FnMut(String)) -> usize {
         let Inner { turns, losses } = &*self.0.lock().unwrap();
         let mut excused = 0;

@@ -6,10 +6,14 @@
 
 mod crowd;
 mod dice;
+mod differential;
 mod fake;
 mod history;
 mod log;
+mod messages;
 mod net;
 mod seeds;
+mod setting;
+mod sweep;
 mod task;
 mod world;

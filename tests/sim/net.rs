@@ -29,8 +29,6 @@ struct State {
     conns: BTreeMap<u64, Link>,
     next_conn: u64,
     server_up: bool,
-    /// Streams that were opened.
-    opened: usize,
 }
 
 /// How long a packet takes, in milliseconds.
@@ -73,6 +71,7 @@ struct Pipe {
     last_due: Option<Instant>,
     /// Nothing gets through any more, and nobody is told.
     dead: bool,
+    held: bool,
     reader: Option<Waker>,
 }
 
@@ -127,7 +126,6 @@ impl Net {
             conns: BTreeMap::new(),
             next_conn: 0,
             server_up: true,
-            opened: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), server }
     }
@@ -137,15 +135,6 @@ impl Net {
         let mut state = self.lock();
         state.hosts.push(Host::default());
         Machine { net: self.clone(), host: state.hosts.len() - 1 }
-    }
-
-    pub(crate) fn opened(&self) -> usize {
-        self.lock().opened
-    }
-
-    /// Changes how long packets take.
-    pub(crate) fn set_latency(&self, latency: Latency) {
-        self.lock().latency = latency;
     }
 
     /// The server is gone: its streams break, and nobody can connect until it is back.
@@ -192,7 +181,6 @@ impl Net {
             }
             let id = state.next_conn;
             state.next_conn += 1;
-            state.opened += 1;
             state.conns.insert(id, Link { host, open: [true; 2], ..Link::default() });
             id
         };
@@ -208,6 +196,16 @@ impl Machine {
         self.net.lock().hosts[self.host].held[way as usize] = true;
     }
 
+    /// The same on the streams that are open now; others pass them.
+    pub(crate) fn hold_open_streams(&self, way: Way) {
+        let mut state = self.net.lock();
+        for id in state.conns_of(self.host) {
+            if let Some(link) = state.conns.get_mut(&id) {
+                link.pipes[way as usize].held = true;
+            }
+        }
+    }
+
     /// What was held up arrives.
     pub(crate) fn release(&self, way: Way) {
         let mut state = self.net.lock();
@@ -216,6 +214,7 @@ impl Machine {
             let mut delay = state.some_latency();
             let Some(link) = state.conns.get_mut(&id) else { continue };
             let pipe = &mut link.pipes[way as usize];
+            pipe.held = false;
             if pipe.dead {
                 continue;
             }
@@ -304,7 +303,8 @@ impl State {
         if pipe.dead {
             return;
         }
-        let held = held || pipe.packets.back().is_some_and(|packet| packet.due.is_none());
+        let held =
+            held || pipe.held || pipe.packets.back().is_some_and(|packet| packet.due.is_none());
         let due = Instant::now() + latency;
         let due = pipe.last_due.map_or(due, |last| due.max(last));
         if !held {

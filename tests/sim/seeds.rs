@@ -9,16 +9,16 @@ use crate::crowd;
 use crate::log::Reader;
 use crate::world::{self, Counts};
 
-/// How many seeds are run by default, in which order is no matter.
-const SEEDS: u64 = 500;
+/// How many seeds are run by default: about half a minute of two cores.
+const SEEDS: usize = 1_000;
 
-/// `LOCK_SIM_SEED` runs one, with its log.
+/// Which seeds to run.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     if let Some(seed) = number("LOCK_SIM_SEED") {
         return seed..seed + 1;
     }
-    0..number("LOCK_SIM_SEEDS").unwrap_or(SEEDS)
+    0..number("LOCK_SIM_SEEDS").unwrap_or_else(|| lock_tests::dose(SEEDS) as u64)
 }
 
 #[test]

@@ -256,7 +256,7 @@ impl Stage {
         let note = |what: &str| {
             world.log.note(|| format!("FAULT {what}: client {chosen}, {way:?}, {span:?}"))
         };
-        match self.dice.within(0..=9) {
+        match self.dice.within(0..=11) {
             0 | 1 => {
                 note("packets in one direction are held up");
                 machine.hold(way);
@@ -273,6 +273,14 @@ impl Stage {
                     sleep(span).await;
                     machine.release(Way::Up);
                     machine.release(Way::Down);
+                });
+            }
+            9 | 10 => {
+                note("packets on open streams are held up");
+                machine.hold_open_streams(way);
+                let _ended = tokio::spawn(async move {
+                    sleep(span).await;
+                    machine.release(way);
                 });
             }
             3 => {

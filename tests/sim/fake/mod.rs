@@ -137,11 +137,6 @@ impl Fake {
         self.0.scripts.lock().unwrap().forget_all();
     }
 
-    /// Moves the clock.
-    pub(crate) fn step_clock(&self, by_us: i64) {
-        self.core().stepped_us += by_us;
-    }
-
     /// Shows this time on the clock, whatever it was.
     pub(crate) fn set_clock(&self, us: u64) {
         let mut core = self.core();

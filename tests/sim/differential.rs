@@ -1,0 +1,211 @@
+//! The server in memory and a real one, side by side.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use lock_tests::{Experiment, RedisServer, dose};
+use redis::{ConnectionLike, Value};
+
+use crate::dice::Dice;
+use crate::fake::{Fake, Reply};
+use crate::log::{Log, Reader};
+use crate::setting::EXACT;
+
+/// How far the clock of the real server may be ahead when it executes what the other one executed before.
+const MOMENT_US: u64 = 2_000_000;
+const MOMENT_MS: u64 = 1_000;
+/// The shipped scripts.
+const SCRIPTS: [&str; 3] = [
+    concat!(
+        include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+        include_str!("../../lock-core/src/store/redis/scripts/acquire.lua")
+    ),
+    concat!(
+        include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+        include_str!("../../lock-core/src/store/redis/scripts/release.lua")
+    ),
+    include_str!("../../lock-core/src/store/redis/scripts/renew.lua"),
+];
+const SEQUENCES: usize = 150;
+const COMMANDS: usize = 30;
+
+#[test]
+fn the_server_in_memory_answers_as_a_real_one() {
+    let mut experiment = Experiment::new(
+        6,
+        "the simulated server answers as Redis does",
+        "random commands and scripts on both",
+        &["commands", "scripts", "errors", "expired keys"],
+    );
+    let server = RedisServer::start();
+    let mut real = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    for seed in 0..dose(SEQUENCES) as u64 {
+        let mut dice = Dice::new(seed);
+        let fake = Fake::new(EXACT, Log::new(Reader::Nobody));
+        redis::cmd("FLUSHALL").exec(&mut real).unwrap();
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut real).unwrap();
+        let mut before = Vec::new();
+        for _ in 0..COMMANDS {
+            if dice.chance(3) {
+                // Longer than the shortest lives, and much shorter than the others.
+                std::thread::sleep(Duration::from_millis(60));
+                experiment.saw("expired keys", 1);
+            }
+            let args = any_command(&mut dice);
+            let (name, rest) = args.split_first().unwrap();
+            let mut cmd = redis::cmd(std::str::from_utf8(name).unwrap());
+            for arg in rest {
+                cmd.arg(arg.as_slice());
+            }
+            let theirs = match real.req_packed_command(&cmd.get_packed_command()) {
+                Ok(value) => value,
+                Err(error) => {
+                    let words = error.detail().unwrap_or_default();
+                    let code = error.code().unwrap_or_default().to_owned();
+                    Value::SimpleString(format!("{code} {words}"))
+                }
+            };
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            fake.set_clock(u64::try_from(now.as_micros()).unwrap());
+            let ours = fake.execute(&args, None);
+            let words = args.iter().map(|arg| match String::from_utf8_lossy(arg) {
+                arg if arg.len() > 300 => "(script)".into(),
+                arg => arg,
+            });
+            before.push(words.collect::<Vec<_>>().join(" "));
+            assert!(
+                is_same(&ours, &theirs),
+                "seed {seed}: {before:#?}: {ours:?} instead of {theirs:?}"
+            );
+            experiment.saw("commands", 1);
+            let by_script = name.starts_with(b"EVAL");
+            experiment.saw("scripts", usize::from(by_script));
+            experiment.saw("errors", usize::from(matches!(ours, Reply::Error(_))));
+        }
+        experiment.ran(1);
+    }
+    experiment.finish();
+}
+
+const KEYS: [&str; 4] = ["lock:a", "lock:b", "lock:{0}:q:a", "lock:{0}:a:a"];
+const TOKENS: [&str; 3] = [
+    "0b6ca55d-620e-44ff-9cbb-d9157bed74db",
+    "b6faa08e-32fc-4220-b969-e88c084615d6",
+    "115f4116-de34-4ef0-8275-6b41fb9c664a",
+];
+/// In milliseconds: over after the sleep, or long after the sequence.
+const LIVES: [&str; 2] = ["30", "50000"];
+
+fn any_command(dice: &mut Dice) -> Vec<Vec<u8>> {
+    let key = dice.one_of(&KEYS);
+    let member_of = |dice: &mut Dice| format!("m{}", dice.within(0..=3));
+    let token = dice.one_of(&TOKENS);
+    let life = dice.one_of(&LIVES);
+    let score = dice.within(0..=5).to_string();
+    let line = match dice.within(0..=24) {
+        0 => format!("GET {key}"),
+        1 => format!("SET {key} {token} NX PX {life}"),
+        2 => format!("SET {key} {token} PX {life}"),
+        3 => format!("SET {key} {token} GET"),
+        4 => format!("MGET {} {}", key, dice.one_of(&KEYS)),
+        5 => format!("DEL {key}"),
+        6 => format!("EXISTS {} {}", key, dice.one_of(&KEYS)),
+        7 => format!("PTTL {key}"),
+        8 => format!("PEXPIRE {key} {life}"),
+        9 => format!("ZADD {key} NX {score} {}", member_of(dice)),
+        10 => format!("ZADD {key} {score} {}", member_of(dice)),
+        11 => format!("ZREM {key} {} {}", member_of(dice), member_of(dice)),
+        12 => format!("ZSCORE {key} {}", member_of(dice)),
+        13 => format!("ZRANK {key} {}", member_of(dice)),
+        14 => format!("ZRANGE {key} 0 {}", dice.one_of(&["0", "-1", "1"])),
+        15 => format!("ZRANGEBYSCORE {key} -inf {score} LIMIT 0 {}", dice.within(0..=3)),
+        16 => format!("ZPOPMIN {key}"),
+        17 => "PUBLISH nobody hears".to_owned(),
+        18 => dice.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
+        _ => return any_script(dice),
+    };
+    line.split(' ').map(|arg| arg.as_bytes().to_vec()).collect()
+}
+
+/// A call of a shipped script for one or two locks.
+fn any_script(dice: &mut Dice) -> Vec<Vec<u8>> {
+    let which = dice.within(0..=2) as usize;
+    let mut args = if dice.chance(10) {
+        vec!["EVALSHA".to_owned(), redis::Script::new(SCRIPTS[which]).get_hash().to_owned()]
+    } else {
+        vec!["EVAL".to_owned(), SCRIPTS[which].to_owned()]
+    };
+    let locks = if dice.chance(70) { vec!["a"] } else { vec!["a", "b"] };
+    let tokens: Vec<_> = locks.iter().map(|_| dice.one_of(&TOKENS)).collect();
+    let members = tokens.iter().map(|token| {
+        // Nobody is subscribed, so that one who is said to be counts as gone.
+        let sign = dice.one_of(&["=", "~"]);
+        format!("{token}:{}:{sign}{}", dice.one_of(&LIVES), if sign == "=" { "inbox" } else { "" })
+    });
+    let members: Vec<_> = members.collect();
+    let names = locks.iter().map(|lock| format!("lock:{lock}"));
+    let queues = locks.iter().map(|lock| format!("lock:{{0}}:q:{lock}"));
+    if which == 2 {
+        args.push(locks.len().to_string());
+        args.extend(names);
+        for token in tokens {
+            args.extend([token.to_owned(), dice.one_of(&LIVES).to_owned()]);
+        }
+    } else {
+        args.push((1 + 2 * locks.len()).to_string());
+        args.push("lock:{0}:fence".to_owned());
+        args.extend(names.chain(queues));
+        if which == 0 {
+            args.push(dice.one_of(&LIVES).to_owned());
+            // Void, or good for long.
+            args.push(dice.one_of(&["1000000", "9000000000000000"]).to_owned());
+            args.push("50000".to_owned());
+        } else {
+            args.push(dice.one_of(&["0", "0", "0", "50000"]).to_owned());
+        }
+        args.extend(tokens.iter().map(|token| (*token).to_owned()));
+        if dice.chance(50) {
+            args.extend(members);
+        }
+    }
+    args.into_iter().map(String::into_bytes).collect()
+}
+
+/// Whether both are the same, but for what a clock says that is read a moment later.
+fn is_same(ours: &Reply, theirs: &Value) -> bool {
+    match (ours, theirs) {
+        (Reply::Nil, Value::Nil) => true,
+        (Reply::Status("OK"), Value::Okay) => true,
+        (Reply::Status(one), Value::SimpleString(two)) => one == two,
+        (Reply::Int(one), Value::Int(two)) => is_close(*one as u64, *two as u64) || one == two,
+        (Reply::Bulk(one), Value::BulkString(two)) => one == two || is_close_text(one, two),
+        (Reply::Array(one), Value::Array(two)) => {
+            one.len() == two.len() && one.iter().zip(two).all(|(one, two)| is_same(one, two))
+        }
+        // In an array.
+        (Reply::Error(one), Value::ServerError(error)) => {
+            *one == format!("{} {}", error.code(), error.details().unwrap_or_default())
+        }
+        // On its own. Where in a script it was raised is not ours to know.
+        (Reply::Error(one), Value::SimpleString(two)) => {
+            one == two || two.starts_with(&format!("{one} script: "))
+        }
+        _ => false,
+    }
+}
+
+fn is_close(one: u64, two: u64) -> bool {
+    match one.min(two) {
+        // Microseconds since 1970, and what follows them.
+        1_000_000_000_000_000.. => one.abs_diff(two) < MOMENT_US,
+        // The same in milliseconds; and lives.
+        1_000.. => one.abs_diff(two) < MOMENT_MS,
+        _ => one.abs_diff(two) < 25 && one > 3 && two > 3,
+    }
+}
+
+fn is_close_text(one: &[u8], two: &[u8]) -> bool {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+    matches!((number(one), number(two)), (Some(one), Some(two)) if is_close(one, two))
+}

@@ -1,0 +1,96 @@
+//! A small simulation for a test that says itself what happens.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Seeded, Vitals, settled};
+use lock_core::{LockClient, LockOptions};
+use tokio::time::timeout;
+
+use crate::dice::Dice;
+use crate::fake::{Fake, Traits};
+use crate::log::{Log, Reader};
+use crate::net::{Latency, Machine, Net};
+
+/// A server, and a network for clients.
+pub(crate) struct Setting {
+    pub(crate) fake: Fake,
+    pub(crate) net: Net,
+    pub(crate) dice: Dice,
+}
+
+pub(crate) const EXACT: Traits = Traits { resp3: true, clock_rate: 1_000_000 };
+pub(crate) const NEAR: Latency = Latency { usual: 3, longest: 3, slow: 0 };
+/// The ttl of clients that do not choose another.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+/// How long a client waits for an answer.
+pub(crate) const REQUEST: Duration = Duration::from_millis(200);
+/// How soon what was given up is released, once the server can be reached: pauses between attempts, and some to connect.
+pub(crate) const SOON: Duration = Duration::from_secs(3);
+
+/// Runs `what` under simulated time, by the choices of `seed`.
+pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Setting) -> T) -> T {
+    let _seeded = Seeded::with(seed);
+    let runtime = { tokio::runtime::Builder::new_current_thread() }
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut dice = Dice::new(seed);
+        let fake = Fake::new(traits, Log::new(Reader::Nobody));
+        let net = Net::new(fake.clone(), NEAR, dice.split());
+        what(Setting { fake, net, dice }).await
+    })
+}
+
+impl Setting {
+    /// A client on a machine of its own.
+    pub(crate) async fn client(&self) -> (LockClient, Machine) {
+        self.client_with(TTL).await
+    }
+
+    pub(crate) async fn client_with(&self, ttl: Duration) -> (LockClient, Machine) {
+        let machine = self.net.machine();
+        let store = RedisStore::builder("redis://simulated/")
+            .with_connector(machine.clone())
+            .with_request_timeout(REQUEST)
+            .connect()
+            .await
+            .unwrap();
+        let options = LockOptions::new().with_ttl(ttl);
+        let client = LockClient::builder(store).with_defaults(options).build().unwrap();
+        (client, machine)
+    }
+
+    /// Nothing is left of what the client gave up, neither here nor on the server, [soon](SOON).
+    pub(crate) async fn nothing_remains(&self, client: &LockClient, what: &str) {
+        let done = timeout(SOON, settled(client)).await;
+        assert!(done.is_ok(), "{what}: {:?}", Vitals::of(client));
+        assert!(Vitals::of(client).is_idle(), "{what}: {:?}", Vitals::of(client));
+        let remains = self.fake.remains();
+        assert!(remains.is_empty(), "{what}: {remains:?}");
+    }
+}
+
+/// Polls `future` at most `polls` times, then drops it: its output, if it came to that.
+pub(crate) async fn cut<F: Future>(future: F, polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            // The last poll is not waited for another wake-up.
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
