@@ -175,8 +175,7 @@ fn any_script(dice: &mut Dice) -> Vec<Vec<u8>> {
 /// Whether both are the same, but for what a clock says that is read a moment later.
 fn is_same(ours: &Reply, theirs: &Value) -> bool {
     match (ours, theirs) {
-        (Reply::Nil, Value::Nil) => true,
-        (Reply::Status("OK"), Value::Okay) => true,
+        (Reply::Nil, Value::Nil) | (Reply::Status("OK"), Value::Okay) => true,
         (Reply::Status(one), Value::SimpleString(two)) => one == two,
         (Reply::Int(one), Value::Int(two)) => is_close(*one as u64, *two as u64) || one == two,
         (Reply::Bulk(one), Value::BulkString(two)) => one == two || is_close_text(one, two),

@@ -240,7 +240,7 @@ impl Stage {
             sleep_until(start + time).await;
             let span = self.dice.ms(10..=LONGEST_FAULT);
             over = over.max(Instant::now() + span);
-            killed |= self.inject(span).await;
+            killed |= self.inject(span);
             self.world.count(|counts| counts.faults += 1);
         }
         sleep_until(over).await;
@@ -248,7 +248,7 @@ impl Stage {
         killed
     }
 
-    async fn inject(&mut self, span: Duration) -> bool {
+    fn inject(&mut self, span: Duration) -> bool {
         let Self { world, fake, net, .. } = self;
         let chosen = self.dice.within(0..=self.lives.len() as u64 - 1) as usize;
         let machine = self.lives[chosen].machine.clone();

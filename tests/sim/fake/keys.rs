@@ -195,7 +195,7 @@ impl Keys {
     fn zadd(&mut self, args: Args<'_>) -> Answer {
         let only_new = args[2].eq_ignore_ascii_case(b"NX");
         let pairs = &args[if only_new { 3 } else { 2 }..];
-        if pairs.is_empty() || pairs.len() % 2 != 0 {
+        if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
             return Err(SYNTAX.to_owned());
         }
         let mut scores = Vec::new();

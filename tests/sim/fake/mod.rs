@@ -304,7 +304,7 @@ impl Core {
             return;
         }
         self.counts.acquires += 1;
-        self.counts.voids += usize::from(items.len() == 1);
+        self.counts.voids += items.iter().filter(|item| **item == Reply::Int(-1)).count();
         let queued = |item: &&Reply| matches!(item, Reply::Array(items) if items.first() == Some(&Reply::Int(2)));
         self.counts.queued += items.iter().filter(queued).count();
     }

@@ -7,13 +7,13 @@ pub(crate) enum Reply {
     Bulk(Vec<u8>),
     Nil,
     Int(i64),
-    Array(Vec<Reply>),
+    Array(Vec<Self>),
     /// Code and words.
     Error(String),
     /// Alternately names and values.
-    Map(Vec<Reply>),
+    Map(Vec<Self>),
     /// Not an answer, but something that is told.
-    Push(Vec<Reply>),
+    Push(Vec<Self>),
 }
 
 impl Reply {
