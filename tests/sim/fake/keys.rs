@@ -82,7 +82,8 @@ impl Keys {
     /// The keys that there are at `now_ms`, without locks that are kept for a while after their release.
     pub(crate) fn names(&mut self, now_ms: u64) -> Vec<String> {
         self.forget_expired(now_ms);
-        let is_kept = |entry: &Entry| matches!(&entry.value, Value::Text(text) if text.starts_with(b"="));
+        let is_kept =
+            |entry: &Entry| matches!(&entry.value, Value::Text(text) if text.starts_with(b"="));
         let names = self.entries.iter().filter(|(_, entry)| !is_kept(entry));
         names.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
