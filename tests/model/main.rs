@@ -15,13 +15,6 @@
     clippy::trivially_copy_pass_by_ref
 )]
 
-/// The files in [`lease`] have known bugs in other builds.
-macro_rules! mutant {
-    ($name:literal) => {
-        false
-    };
-}
-
 mod arithmetic;
 mod client;
 mod keys;
