@@ -157,14 +157,18 @@ fn any_script(dice: &mut Dice) -> Vec<Vec<u8>> {
         args.push("lock:{0}:fence".to_owned());
         args.extend(names.chain(queues));
         if which == 0 {
-            args.push(dice.one_of(&LIVES).to_owned());
-            // Void, or good for long.
-            args.push(dice.one_of(&["1000000", "9000000000000000"]).to_owned());
             args.push("50000".to_owned());
-        } else {
-            args.push(dice.one_of(&["0", "0", "0", "50000"]).to_owned());
         }
-        args.extend(tokens.iter().map(|token| (*token).to_owned()));
+        for token in &tokens {
+            args.push((*token).to_owned());
+            if which == 0 {
+                args.push(dice.one_of(&LIVES).to_owned());
+                // Void, or good for long.
+                args.push(dice.one_of(&["1000000", "9000000000000000"]).to_owned());
+            } else {
+                args.push(dice.one_of(&["0", "0", "0", "50000"]).to_owned());
+            }
+        }
         if dice.chance(50) {
             args.extend(members);
         }
