@@ -262,7 +262,7 @@ impl Step<'_> {
         self.send(client, token, sent, Ask::Renew(ttl));
     }
 
-    /// hand_off.rs, `next`; state.rs, `handed_on`: the next task of the process has the lease as it is.
+    /// `hand_off.rs`, `next`; state.rs, `handed_on`: the next task of the process has the lease as it is.
     pub(crate) fn hand_on(&mut self, client: usize) {
         let now = self.time();
         let me = &mut self.state.clients[client];

@@ -7,7 +7,13 @@
 //! Outside it: what durations do to the order of things, which [`arithmetic`] tries; failovers and lost data; and how soon
 //! anybody is served. [`keys`] tries what the model takes for granted: that a key stands for one thing.
 
-#![allow(clippy::print_stdout)] // how many states there were
+// Tests fail by panicking and say how many states there were and how long it took; the model's records are small, and get larger.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::trivially_copy_pass_by_ref
+)]
 
 mod arithmetic;
 mod client;
@@ -150,7 +156,7 @@ fn every_promise_is_kept_in_every_state() {
     for (name, protocol) in runs {
         let events = Arc::clone(&protocol.events);
         let found = explore(name, protocol);
-        for (property, steps) in &found.refuted {
+        if let Some((property, steps)) = found.refuted.first() {
             panic!("{name}: not so: {property}\n{steps}");
         }
         experiment.ran(found.states);
@@ -182,7 +188,7 @@ fn the_hand_over_alone_serves_everybody() {
         let protocol = Protocol { pauses: false, ..protocol };
         let events = Arc::clone(&protocol.events);
         let found = explore("without pauses", protocol);
-        for (property, steps) in &found.refuted {
+        if let Some((property, steps)) = found.refuted.first() {
             panic!("not so: {property}\n{steps}");
         }
         experiment.ran(found.states);

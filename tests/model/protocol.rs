@@ -388,7 +388,7 @@ impl Protocol {
         })
     }
 
-    fn requests(&self, state: &State, actions: &mut Vec<Action>) {
+    fn messages(state: &State, actions: &mut Vec<Action>) {
         let mut before: Option<&Request> = None;
         for (index, request) in state.requests.iter().enumerate() {
             let of = |request: &Request| (request.client, request.connection);
@@ -554,7 +554,7 @@ impl Model for Protocol {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        self.requests(state, actions);
+        Self::messages(state, actions);
         let calm = state.is_calm();
         for client in 0..state.clients.len() {
             self.client(state, client, calm, actions);

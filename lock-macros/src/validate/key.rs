@@ -18,6 +18,7 @@ pub(crate) fn key_template(value: &Expr) -> Result<KeyTemplate> {
         Some(Lit::Str(text)) => {
             let template = Template::parse(&text.value()).map_err(|m| template(text, &m))?;
             literal_text_fits(text, &template)?;
+            holes_stand_apart(text, &template)?;
             Ok(KeyTemplate { template, span: text.span(), names: Vec::new() })
         }
         _ => {
@@ -45,6 +46,7 @@ pub(super) fn key(args: &Args, value: Option<&Expr>, names: &[Ident]) -> Result<
         Some(Lit::Str(text)) => {
             let parsed = Template::parse(&text.value()).map_err(|m| template(text, &m))?;
             literal_text_fits(text, &parsed)?;
+            holes_stand_apart(text, &parsed)?;
             holes_are_known(text, &parsed, names)?;
             not_one_for_all(text, &parsed, names)?;
             Ok(Key::Template(KeyTemplate {
@@ -71,6 +73,27 @@ fn literal_text_fits(text: &LitStr, template: &Template) -> Result<()> {
     }
     if template.parts.iter().map(literal).sum::<usize>() > MAX_KEY_LEN {
         return Err(at(text, format!("a key has at most {MAX_KEY_LEN} bytes")));
+    }
+    Ok(())
+}
+
+/// Between two holes stands a character that no value can contain, since it is escaped there: or `a-b` and `c` would give the
+/// key of `a` and `b-c`.
+fn holes_stand_apart(text: &LitStr, template: &Template) -> Result<()> {
+    let kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '%');
+    let mut after_hole = false;
+    for part in &template.parts {
+        match part {
+            Part::Text(text) => after_hole &= text.chars().all(kept),
+            Part::Hole(_) if after_hole => {
+                return Err(at(
+                    text,
+                    "different values of these two holes could give the same key: put a `:` between them, \
+                     as in `\"order:<shop>:<user_id>\"`",
+                ));
+            }
+            Part::Hole(_) => after_hole = true,
+        }
     }
     Ok(())
 }

@@ -51,8 +51,10 @@ struct Item {
 /// by then.
 #[derive(Default)]
 struct Queue {
+    /// First of all: leases do not wait, and there are no more of these than leases.
+    renewals: VecDeque<Item>,
     releases: VecDeque<Item>,
-    others: VecDeque<Item>,
+    claims: VecDeque<Item>,
 }
 
 /// What may travel in one call: the price of a call is small by then, and the server does not keep its other clients waiting.
@@ -212,8 +214,9 @@ impl Lane {
         // Dropped if it is closed, which tells the one who asks.
         let Some(queue) = queue.as_mut() else { return false };
         match item.ask.kind() {
+            Kind::Renew => queue.renewals.push_back(item),
             Kind::Release => queue.releases.push_back(item),
-            Kind::Claim | Kind::Renew => queue.others.push_back(item),
+            Kind::Claim => queue.claims.push_back(item),
         }
         let len = queue.len();
         len == 1 || len == self.most()
@@ -230,8 +233,8 @@ impl Lane {
         if !may_go {
             return None;
         }
-        let releases = take_alike(&mut queue.releases, most);
-        releases.or_else(|| take_alike(&mut queue.others, most))
+        let mut kinds = [&mut queue.renewals, &mut queue.releases, &mut queue.claims].into_iter();
+        kinds.find_map(|items| take_alike(items, most))
     }
 
     /// What may travel in one call now: a part of what is under way, or all would soon be in one call, and one side be idle while
@@ -281,14 +284,14 @@ async fn ask_alone(under_way: UnderWay, ask: Ask, until: Option<Instant>) -> Res
 impl Queue {
     /// Whether what waits cannot travel together.
     fn is_mixed(&self) -> bool {
-        [&self.releases, &self.others].into_iter().any(|items| {
+        [&self.renewals, &self.releases, &self.claims].into_iter().any(|items| {
             let ends = items.front().zip(items.back());
             ends.is_some_and(|(first, last)| !first.ask.goes_with(&last.ask))
         })
     }
 
     fn len(&self) -> usize {
-        self.releases.len() + self.others.len()
+        self.renewals.len() + self.releases.len() + self.claims.len()
     }
 }
 
