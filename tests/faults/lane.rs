@@ -80,7 +80,7 @@ async fn a_second_connection_that_is_refused_breaks_the_first() {
     for _ in 0..3 {
         let guard = one.mutex("k").lock().await.unwrap();
         let waiter = tokio::spawn(two.mutex("k").lock());
-        tokio::time::sleep(ms(300)).await;
+        eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
         drop(guard);
         let (guard, took) = within("the lock", ms(5_000), waiter).await;
         assert!(took < ms(1_000), "{took:?}");
