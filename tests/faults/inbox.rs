@@ -7,11 +7,11 @@ use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::history::{self, Turns};
 use lock_tests::{
-    Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
+    Action, Op, Proxy, RedisServer, Trace, client, client_with, documented_user, eventually, ms,
+    within,
 };
 
 use crate::handed::AT_ONCE;
-use crate::permissions::documented;
 
 /// Who hears of no grant finds it when it asks again, about once a second. The rest is for a busy machine.
 const UNHEARD: Duration = ms(2_500);
@@ -92,7 +92,7 @@ async fn a_server_that_forbids_pubsub_stops_waiters() {
     for without in ["+subscribe", "+publish", "&lock:*"] {
         let trace = Trace::start();
         let server = RedisServer::start();
-        let acl = documented();
+        let acl = documented_user();
         assert!(acl.contains(&without), "{acl:?}");
         let mut command = vec!["ACL", "SETUSER", acl[0], "reset", "on", "resetchannels"];
         command.extend(acl[1..].iter().filter(|right| **right != without));

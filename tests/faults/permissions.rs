@@ -3,17 +3,7 @@
 use lock_core::store::RedisStore;
 use lock_core::testing::settled;
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
-use lock_tests::{Experiment, RedisServer, Trace, ms, within};
-
-const DOCS: &str = include_str!("../../lock-core/src/store/redis/mod.rs");
-
-/// The line that the documentation of `RedisStore` gives.
-pub(crate) fn documented() -> Vec<&'static str> {
-    let line = DOCS.lines().find_map(|line| {
-        line.trim_start_matches("//!").trim_start_matches("///").trim().strip_prefix("ACL SETUSER ")
-    });
-    line.expect("the docs show the permissions").split(' ').collect()
-}
+use lock_tests::{Experiment, RedisServer, Trace, documented_user, ms, within};
 
 async fn try_all(url: &str) -> Result<(), lock_core::Error> {
     let store = RedisStore::connect(url).await?;
@@ -34,10 +24,10 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         40,
         "the documented permissions are enough",
         "user with these, and with each but one",
-        &["users"],
+        &["users who may all", "users who lack one", "refusals"],
     );
     let server = RedisServer::start();
-    let acl = documented();
+    let acl = documented_user();
     let user = acl[0];
     let set_user = |rights: &[&str]| {
         let () = server.cli(&format!("ACL SETUSER {user} reset on"));
@@ -51,6 +41,8 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
     // The text of the scripts is sent, too.
     let () = server.cli("SCRIPT FLUSH");
     try_all(&url).await.unwrap();
+    experiment.ran(1);
+    experiment.saw("users who may all", 1);
 
     for right in acl.iter().filter(|right| right.starts_with('+')) {
         let fewer: Vec<_> = acl.iter().filter(|other| *other != right).copied().collect();
@@ -66,12 +58,13 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
                 assert!(!optional, "without {right}: {error:?}");
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "without {right}: {error:?}");
                 assert!(error.to_string().contains("permission"), "without {right}: {error:?}");
+                experiment.saw("refusals", 1);
             }
         }
+        experiment.ran(1);
+        experiment.saw("users who lack one", 1);
         let () = server.cli("DEL lock:k");
     }
-    experiment.ran(acl.len());
-    experiment.saw("users", acl.len());
     experiment.finish();
 }
 
@@ -85,7 +78,7 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
         &["refusals"],
     );
     let server = RedisServer::start();
-    let acl = documented();
+    let acl = documented_user();
     let mut command = vec!["ACL", "SETUSER"];
     command.extend(acl.iter().filter(|right| **right != "+exists"));
     let () = server.connect().command(&command).unwrap();
@@ -108,19 +101,31 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
 /// NOPERM on the keys: another namespace than the user's.
 #[tokio::test]
 async fn a_namespace_without_permission_is_an_error_at_once() {
+    let mut experiment = Experiment::new(
+        40,
+        "an error of the right kind, at once",
+        "a namespace that the user has no permission for",
+        &["refusals"],
+    );
     let server = RedisServer::start();
     let mut command = vec!["ACL", "SETUSER"];
-    let acl = documented();
+    let acl = documented_user();
     command.extend(&acl);
     let () = server.connect().command(&command).unwrap();
     let store = RedisStore::connect(server.url_for(acl[0], "password")).await.unwrap();
     let client = LockClient::builder(store).with_namespace("shop").build().unwrap();
+    server.reset_calls();
     let mutex = client.mutex("k").with_wait(ms(20_000));
     let (outcome, _) = within("an answer", ms(3_000), mutex.lock()).await;
     let error = outcome.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     assert!(error.to_string().contains("permission"), "{error:?}");
     assert!(server.cli::<Vec<String>>("KEYS shop:*").is_empty());
+    let refusals = server.errors("NOPERM");
+    assert!(refusals < 5, "asked {refusals} times");
+    experiment.ran(1);
+    experiment.saw("refusals", usize::try_from(refusals).unwrap());
+    experiment.finish();
 }
 
 #[tokio::test]
@@ -140,11 +145,14 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         assert!(error.to_string().contains("password"), "{error}");
+        experiment.saw("refusals", 1);
         let store = RedisStore::builder(&url).connect_lazy().unwrap();
         let client = LockClient::builder(store).build().unwrap();
         let (outcome, _) = within("an answer", ms(1_000), client.mutex("k").try_lock()).await;
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
+        experiment.saw("refusals", 1);
+        experiment.ran(1);
         for text in [format!("{error:?} {error}"), format!("{client:?}"), trace.text()] {
             assert!(!text.contains("swordfish") && !text.contains("hunter2"), "{text}");
         }
@@ -153,7 +161,5 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
     let client = LockClient::builder(store).build().unwrap();
     client.mutex("k").lock().await.unwrap().release().await.unwrap();
     assert!(!trace.text().contains("hunter2"));
-    experiment.ran(2);
-    experiment.saw("refusals", 4);
     experiment.finish();
 }

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use lock_tests::{Experiment, RedisServer, dose, ms};
 
 use crate::support::contest::Contest;
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 /// A ttl so long that a lock which nobody has would be found.
 const ORPHAN: u64 = 30_000;
@@ -80,20 +80,14 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     let mut experiment = Experiment::new(21, name, fault, &events);
     let contest = Contest { ttl: ORPHAN, ..Contest::new("killed", 3, ms(dose(3) as u64 * 1_000)) };
     let outcome = contest.run(|field| {
-        let args = ["ttl=2000".to_owned(), "key=held".to_owned()];
-        let mut holder = Worker::start(&field.server, "hold", &args);
-        let (_, event) = holder.next();
-        assert!(event.starts_with("held"), "{event}");
+        let (holder, _) = Worker::hold(&field.server, "held", 2_000);
         while !field.is_over(ms(0)) {
             experiment.saw("connections killed", kill_connections(&field.server));
             sleep(ms(50));
         }
-        holder.tell("stop");
-        let (_, event) = holder.next();
-        assert!(event.starts_with("end") && number(&event, "late") == 0, "{event}");
         // An answer that was lost is asked for again, on the next connection.
-        assert!(event.contains("Ok(InTime)"), "{event}");
-        assert!(holder.ends_well());
+        let end = holder.release();
+        assert!(end.lost.is_none() && end.released == "Ok(InTime)", "{end:?}");
     });
     let words = outcome.words();
     let handovers = outcome.history.check();

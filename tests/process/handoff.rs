@@ -7,7 +7,7 @@ use lock_tests::history::now;
 use lock_tests::{Experiment, RedisServer, Signal, client, eventually, ms};
 
 use crate::support::contest::Contest;
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 /// A round trip, on a machine that does other things, too.
 const AT_ONCE: Duration = ms(250);
@@ -36,8 +36,7 @@ impl Line {
 
     /// Another process joins the queue.
     async fn joins(&mut self, ttl: u64) {
-        let args = [format!("ttl={ttl}"), "key=k".to_owned()];
-        self.waiters.push(Worker::start(&self.server, "hold", &args));
+        self.waiters.push(Worker::holder(&self.server.url(), "k", ttl));
         let count = self.waiters.len();
         let queued = || self.server.queued("k") == count;
         eventually("it is queued", ms(20_000), queued).await;
@@ -53,10 +52,8 @@ impl Line {
 
 /// Waits until a worker has the lock, and gives the time since `at` and its fencing token.
 fn served(worker: &Worker, at: u128) -> (Duration, u64) {
-    let (when, event) = worker.next();
-    assert!(event.starts_with("held"), "{event}");
-    let took = Duration::from_nanos(u64::try_from(when - at).unwrap());
-    (took, number(&event, "fence"))
+    let (when, fence) = worker.holds();
+    (Duration::from_nanos(u64::try_from(when - at).unwrap()), fence)
 }
 
 fn stops(worker: &mut Worker) -> u128 {

@@ -5,22 +5,9 @@ use std::time::Instant;
 use lock_core::{LostReason, Released};
 use lock_tests::{Experiment, RedisServer, Signal, client, dose, eventually, ms, within};
 
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 const TTL: u64 = 1_000;
-
-fn holder(server: &RedisServer) -> (Worker, u64) {
-    holder_of(server, "k")
-}
-
-fn holder_of(server: &RedisServer, key: &str) -> (Worker, u64) {
-    let args = [format!("ttl={TTL}"), format!("key={key}")];
-    let worker = Worker::start(server, "hold", &args);
-    let (_, event) = worker.next();
-    assert!(event.starts_with("held"), "{event}");
-    let fence = number(&event, "fence");
-    (worker, fence)
-}
 
 /// R7: the holder is stopped for two leases, another process takes the lock, the holder goes on.
 /// redisson#5698, #3636.
@@ -31,7 +18,7 @@ async fn a_stopped_holder_does_no_step_after_its_lease() {
     let fault = "SIGSTOP of the holder for two ttl";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
-    let (mut worker, fence) = holder(&server);
+    let (mut worker, fence) = Worker::hold(&server, "k", TTL);
     worker.tell("steps");
     let (_, event) = worker.next();
     assert!(event.starts_with("steps"), "{event}");
@@ -47,16 +34,12 @@ async fn a_stopped_holder_does_no_step_after_its_lease() {
     let token = server.get("lock:k");
     worker.signal(Signal::CONT);
 
-    let (_, event) = worker.next();
-    assert!(event.starts_with("lost"), "{event}");
-    let (_, event) = worker.next();
-    assert_eq!(number(&event, "late"), 0, "{event}");
-    assert!(event.contains("Ok(TakenByOther)"), "{event}");
+    let end = worker.end();
+    assert!(end.lost.is_some() && end.released == "Ok(TakenByOther)", "{end:?}");
     assert_eq!(server.get("lock:k"), token);
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
-    assert!(worker.ends_well());
     experiment.ran(1);
-    experiment.saw("steps", usize::try_from(number(&event, "steps")).unwrap());
+    experiment.saw("steps", end.steps);
     experiment.saw("leases taken over", 1);
     experiment.finish();
 }
@@ -70,7 +53,7 @@ async fn a_stopped_holder_does_not_create_its_lock_again() {
     let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
     for _ in 0..dose(1) {
-        let (worker, _) = holder(&server);
+        let (worker, _) = Worker::hold(&server, "k", TTL);
         worker.signal(Signal::STOP);
         eventually("the lock expires", ms(10_000), || !server.has("lock:k")).await;
         worker.signal(Signal::CONT);
@@ -92,7 +75,7 @@ async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() 
     let server = RedisServer::start();
     for round in 0..dose(3) as u64 {
         let keys = ["a", "b"];
-        let workers = keys.map(|key| holder_of(&server, key).0);
+        let workers = keys.map(|key| Worker::hold(&server, key, TTL).0);
         // From before the next renewal of each until after it, or after what is tried again then.
         server.pause();
         tokio::time::sleep(ms(TTL / 3 + 20 + TTL / 12 * (round % 3))).await;
@@ -122,29 +105,22 @@ async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() 
 /// A holder whose lock expired is told so, did nothing late, and its release finds nobody: neither that it was in time nor that
 /// it was taken would be true, and the server is there to be asked.
 fn finds_it_expired(server: &RedisServer, worker: Worker, key: &str) {
-    let (_, lost) = worker.next();
-    let (_, end) = worker.next();
-    assert!(lost.starts_with("lost"), "{key}: {lost}, {end}");
-    assert_eq!(number(&end, "late"), 0, "{key}: {lost}, {end}");
-    assert!(end.contains("Ok(Expired)"), "{key}: {lost}, {end}");
+    let end = worker.end();
+    assert!(end.lost.is_some() && end.released == "Ok(Expired)", "{key}: {end:?}");
     assert!(!server.has(&format!("lock:{key}")), "{key}: it is there again");
-    assert!(worker.ends_well());
 }
 
 /// A holder that lives goes on holding: the renewals keep its lock, and its steps go on.
 #[tokio::test]
 async fn a_running_holder_keeps_its_lock_for_many_leases() {
     let server = RedisServer::start();
-    let (mut worker, _) = holder(&server);
+    let (worker, _) = Worker::hold(&server, "k", TTL);
     let token = server.get("lock:k").unwrap();
     assert!(worker.is_silent(ms(3 * TTL)), "it was not lost");
     assert_eq!(server.get("lock:k"), Some(token));
-    worker.tell("stop");
-    let (_, event) = worker.next();
-    assert!(number(&event, "steps") > 50, "{event}");
-    assert!(event.contains("Ok(InTime)"), "{event}");
+    let end = worker.release();
+    assert!(end.steps > 50 && end.released == "Ok(InTime)", "{end:?}");
     assert!(!server.has("lock:k"));
-    assert!(worker.ends_well());
 }
 
 /// The holder is killed as by `kill -9`: its lock is free after its ttl, not before and not much later.
@@ -154,7 +130,7 @@ async fn a_killed_holder_blocks_the_key_for_its_ttl() {
     let events = ["locks taken over"];
     let mut experiment = Experiment::new(41, name, "SIGKILL of the holder", &events);
     let server = RedisServer::start();
-    let (mut worker, fence) = holder(&server);
+    let (mut worker, fence) = Worker::hold(&server, "k", TTL);
     worker.kill();
     let left = ms(u64::try_from(server.pttl("lock:k")).unwrap());
     let asked = Instant::now();

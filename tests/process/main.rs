@@ -14,6 +14,7 @@ mod holder;
 mod late_claim;
 mod leaving;
 mod memory_full;
+mod refused;
 mod restart;
 mod soak;
 mod stale_write;

@@ -3,7 +3,7 @@
 use lock_core::{ErrorKind, Released};
 use lock_tests::{Experiment, RedisServer, Trace, client, eventually, ms, within};
 
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 /// Writes keys of a kilobyte that outlive any lock, until `enough`, or there is no room.
 fn fill(server: &RedisServer, enough: impl Fn() -> bool) -> usize {
@@ -20,7 +20,7 @@ fn fill(server: &RedisServer, enough: impl Fn() -> bool) -> usize {
 /// The lock is evicted: the holder is told, the next number is greater. The check at the start warned of it.
 #[tokio::test(flavor = "current_thread")]
 async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
-    let events = ["locks evicted", "warnings at the start", "greater numbers"];
+    let events = ["locks evicted", "leases lost", "warnings at the start", "greater numbers"];
     let name = "lost within a renewal, numbers grow, warned of at the start";
     let fault = "memory full, eviction by volatile-ttl";
     let mut experiment = Experiment::new(25, name, fault, &events);
@@ -29,20 +29,16 @@ async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
     let other = client(&server.url()).await;
     assert!(trace.says("WARN", "noeviction"), "{}", trace.text());
     experiment.saw("warnings at the start", 1);
-    let worker = Worker::start(&server, "hold", &["ttl=3000".to_owned(), "key=k".to_owned()]);
-    let (_, event) = worker.next();
-    let fence = number(&event, "fence");
+    let (worker, fence) = Worker::hold(&server, "k", 3_000);
     fill(&server, || !server.has("lock:k"));
     assert!(!server.has("lock:k"), "it was not evicted");
     experiment.saw("locks evicted", 1);
-    let (_, event) = worker.next();
-    assert!(event.starts_with("lost"), "{event}");
-    let (_, event) = worker.next();
-    assert!(event.contains("Ok(Expired)") && number(&event, "late") == 0, "{event}");
+    let end = worker.end();
+    assert!(end.lost.is_some() && end.released == "Ok(Expired)", "{end:?}");
+    experiment.saw("leases lost", 1);
     let (guard, _) = within("the lock", ms(5_000), other.mutex("k").lock()).await;
     assert!(guard.unwrap().fencing_token().get() > fence);
     experiment.saw("greater numbers", 1);
-    assert!(worker.ends_well());
     experiment.ran(1);
     experiment.finish();
 }
@@ -51,15 +47,13 @@ async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
 /// have, and a waiter gets the lock when there is room.
 #[tokio::test]
 async fn a_full_server_refuses_claims_and_keeps_what_is_held() {
-    let events = ["claims refused", "leases lengthened", "locks released"];
+    let events = ["claims refused", "leases kept", "leases lengthened", "locks released"];
     let name = "claims fail for certain; renewal, extend and release go on";
     let mut experiment = Experiment::new(25, name, "memory full, noeviction", &events);
     let server = RedisServer::start_with(&["maxmemory 3mb", "maxmemory-policy noeviction"]);
     let client = client(&server.url()).await;
     let guard = client.mutex("alone").with_ttl(ms(1_500)).lock().await.unwrap();
-    let mut worker = Worker::start(&server, "hold", &["ttl=1500".to_owned(), "key=k".to_owned()]);
-    let (_, event) = worker.next();
-    let fence = number(&event, "fence");
+    let (worker, fence) = Worker::hold(&server, "k", 1_500);
     let waiting = tokio::spawn(client.mutex("k").with_wait(ms(30_000)).lock());
     eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
     fill(&server, || false);
@@ -77,13 +71,12 @@ async fn a_full_server_refuses_claims_and_keeps_what_is_held() {
     experiment.saw("leases lengthened", 1);
     // The renewals of the other one go on for longer than its ttl.
     assert!(worker.is_silent(ms(2_000)), "it was not lost");
+    experiment.saw("leases kept", 1);
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
     assert!(!server.has("lock:alone"));
-    worker.tell("stop");
-    let (_, event) = worker.next();
-    assert!(event.contains("Ok(InTime)"), "{event}");
-    assert!(worker.ends_well());
-    experiment.saw("locks released", 2);
+    experiment.saw("locks released", 1);
+    assert_eq!(worker.release().released, "Ok(InTime)");
+    experiment.saw("locks released", 1);
 
     // Whether it was handed over or has to be claimed, the waiter gets it when there is room again.
     let keys: Vec<String> = server.cli("KEYS fill:*");

@@ -5,31 +5,24 @@ use std::thread::sleep;
 use lock_tests::{Experiment, dose, ms};
 
 use crate::support::contest::{Contest, Outcome};
-use crate::support::worker::{Worker, number};
+use crate::support::worker::{End, Worker};
 
 /// For which no restart is too long.
 const TTL: u64 = 5_000;
 
-const EVENTS: [&str; 2] = ["restarts", "turns"];
-
-/// Kills and starts the server while processes contend, and one holds a lock of its own. Gives what the holder said last.
-fn restarts(config: &'static [&'static str], experiment: &mut Experiment) -> (Outcome, String) {
+/// Kills and starts the server while processes contend, and one holds a lock of its own. Gives how the holder ended.
+fn restarts(config: &'static [&'static str], experiment: &mut Experiment) -> (Outcome, End) {
     let contest = Contest {
         ttl: TTL,
         wait: 3_000,
         work: 20_000,
         tasks: 4,
-        fenced: true,
-        bound: false,
         config,
-        ..Contest::new("restarts", 2, ms(dose(3) as u64 * 1_000))
+        ..Contest::fenced("restarts", 2, ms(dose(3) as u64 * 1_000))
     };
-    let mut said = String::new();
+    let mut end = None;
     let outcome = contest.run(|field| {
-        let args = [format!("ttl={TTL}"), "key=held".to_owned()];
-        let mut holder = Worker::start(&field.server, "hold", &args);
-        let (_, event) = holder.next();
-        assert!(event.starts_with("held"), "{event}");
+        let (holder, _) = Worker::hold(&field.server, "held", TTL);
         while !field.is_over(ms(1_000)) {
             sleep(ms(300));
             field.server.kill();
@@ -38,56 +31,48 @@ fn restarts(config: &'static [&'static str], experiment: &mut Experiment) -> (Ou
             experiment.saw("restarts", 1);
             sleep(ms(500));
         }
-        holder.tell("stop");
-        let (_, mut event) = holder.next();
-        if event.starts_with("lost") {
-            said = event;
-            event = holder.next().1;
-        }
-        assert_eq!(number(&event, "late"), 0, "{event}");
-        said.push_str(&event);
-        assert!(holder.ends_well());
+        end = Some(holder.release());
     });
-    let words = outcome.words();
-    outcome.history.check_numbers();
-    assert_eq!((outcome.lost_updates(), outcome.history.stale()), (0, 0), "{words}");
-    assert!(outcome.remains.is_empty(), "{words}");
-    experiment.ran(1);
-    experiment.saw("turns", outcome.history.turns());
-    (outcome, said)
+    outcome.keeps_its_order(experiment);
+    (outcome, end.unwrap())
 }
 
 /// Locks and counter are gone: the clock of the server keeps the numbers growing, and holders are told.
 #[test]
 fn a_server_that_restarts_empty_makes_no_number_smaller() {
+    let events = ["restarts", "turns", "leases lost"];
     let fault = "kill -9 and restart without persistence";
     let name = "numbers grow, loss is noticed, a resource that checks tokens loses no update";
-    let mut experiment = Experiment::new(24, name, fault, &EVENTS);
-    let (_, said) = restarts(&[], &mut experiment);
-    assert!(said.starts_with("lost"), "{said}");
+    let mut experiment = Experiment::new(24, name, fault, &events);
+    let (_, end) = restarts(&[], &mut experiment);
+    experiment.saw("leases lost", usize::from(end.lost.is_some()));
     experiment.finish();
 }
 
 /// The last second may be gone.
 #[test]
 fn a_server_that_writes_down_each_second_makes_no_number_smaller() {
+    let events = ["restarts", "turns", "steps of a holder"];
     let fault = "kill -9 and restart, AOF everysec";
     let name = "numbers grow, a resource that checks tokens loses no update";
-    let mut experiment = Experiment::new(24, name, fault, &EVENTS);
-    let (_, said) = restarts(&["appendonly yes", "appendfsync everysec"], &mut experiment);
-    assert!(said.contains("steps="), "{said}");
+    let mut experiment = Experiment::new(24, name, fault, &events);
+    let (_, end) = restarts(&["appendonly yes", "appendfsync everysec"], &mut experiment);
+    experiment.saw("steps of a holder", end.steps);
     experiment.finish();
 }
 
 /// Nothing is gone: locks outlive the server, and so does exclusion.
 #[test]
 fn a_server_that_writes_down_all_keeps_locks_and_exclusion() {
+    let events = ["restarts", "turns", "hand-overs between processes", "leases kept"];
     let fault = "kill -9 and restart, AOF always";
     let name = "no two turns at once, leases outlive the server, numbers grow";
-    let mut experiment = Experiment::new(24, name, fault, &EVENTS);
-    let (outcome, said) = restarts(&["appendonly yes", "appendfsync always"], &mut experiment);
+    let mut experiment = Experiment::new(24, name, fault, &events);
+    let (outcome, end) = restarts(&["appendonly yes", "appendfsync always"], &mut experiment);
     let handovers = outcome.history.check();
     assert!(handovers > 5, "{handovers} {}", outcome.words());
-    assert!(said.contains("Ok(InTime)"), "{said}");
+    assert!(end.lost.is_none() && end.released == "Ok(InTime)", "{end:?}");
+    experiment.saw("hand-overs between processes", handovers);
+    experiment.saw("leases kept", 1);
     experiment.finish();
 }

@@ -3,34 +3,18 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lock_tests::{Experiment, RedisServer, dose, ms};
+use lock_tests::{Experiment, dose, ms};
 
 use crate::support::contest::{Contest, Field};
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 const TTL: u64 = 900;
 /// A wait that ends while nobody answers ends this late at most, on a machine that does other things, too.
 const OVERRUN: u64 = 600;
 
-/// A worker that holds a lock of its own.
-fn holder(server: &RedisServer, key: &str, ttl: u64) -> Worker {
-    let worker = Worker::start(server, "hold", &[format!("ttl={ttl}"), format!("key={key}")]);
-    let (_, event) = worker.next();
-    assert!(event.starts_with("held"), "{event}");
-    worker
-}
-
 /// Whether it still has its lock; one that has not made no step too many.
-fn still_holds(mut worker: Worker) -> bool {
-    worker.tell("stop");
-    let (_, mut event) = worker.next();
-    let lost = event.starts_with("lost");
-    if lost {
-        event = worker.next().1;
-    }
-    assert_eq!(number(&event, "late"), 0, "{event}");
-    assert!(worker.ends_well());
-    !lost
+fn still_holds(worker: Worker) -> bool {
+    worker.release().lost.is_none()
 }
 
 /// Contends while the server stands still, now and then, for less than a lease and for more. `stand` makes it, for a time.
@@ -41,8 +25,8 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
         let mut round = 0;
         while !field.is_over(ms(2 * TTL + 700)) {
             let stall = ms([TTL / 5, TTL * 2, TTL / 2][round % 3]);
-            let holds = holder(&field.server, &format!("held-{round}"), TTL);
-            let others = holder(&field.server, &format!("long-{round}"), 20 * TTL);
+            let (holds, _) = Worker::hold(&field.server, &format!("held-{round}"), TTL);
+            let (others, _) = Worker::hold(&field.server, &format!("long-{round}"), 20 * TTL);
             let before: Duration = field.workers.iter().map(Worker::cpu).sum();
             let start = Instant::now();
             stand(field, stall);

@@ -1,34 +1,84 @@
-//! A runtime that does not get to run, and one that has a thousand leases to renew.
+//! A process that does not get to run, and one that has a thousand leases to renew.
 
-use lock_tests::{Experiment, RedisServer, client, dose, ms};
+use std::thread::sleep;
+use std::time::Duration;
+
+use lock_tests::{Experiment, RedisServer, Signal, client, dose, ms};
 
 use crate::support::worker::{Worker, number};
 
-const TTL: u64 = 600;
-const LOCKS: u64 = 20;
+/// How bodies are entered, as the worker and the report call that.
+const ENTRIES: [(&str, &str); 4] = [
+    ("run", "bodies of `run` cut off"),
+    ("bind", "bodies of `bind` cut off"),
+    ("macro", "bodies of locked functions cut off"),
+    ("layer", "bodies of handlers cut off"),
+];
 
-/// All threads of a runtime are blocked for half a ttl to three: no body goes on after its deadline.
-#[test]
-fn a_blocked_runtime_polls_a_body_after_its_deadline() {
-    let events = ["bodies cut off", "steps"];
-    let fault = "all threads of the runtime blocked for 0.5, 1.5 and 3 ttl";
-    let name = "no poll of a body begins after its deadline";
-    let mut experiment = Experiment::new(42, name, fault, &events);
-    for _ in 0..dose(1) {
-        let server = RedisServer::start();
-        let spans = [TTL / 2, TTL * 3 / 2, TTL * 3].map(|span| span.to_string()).join(",");
-        let args = [format!("ttl={TTL}"), format!("locks={LOCKS}"), format!("block={spans}")];
-        let worker = Worker::start(&server, "starve", &args);
+/// Lets a process enter `locks` bodies for each span of `block`, a quarter by each way, and looks at what came of them.
+fn bodies(
+    experiment: &mut Experiment,
+    (ttl, locks): (u64, usize),
+    block: &[u64],
+    stop: impl Fn(&Worker, usize),
+) {
+    let server = RedisServer::start();
+    let spans: Vec<_> = block.iter().map(u64::to_string).collect();
+    let args =
+        [format!("ttl={ttl}"), format!("locks={locks}"), format!("block={}", spans.join(","))];
+    let worker = Worker::start(&server, "bodies", &args);
+    for (round, span) in block.iter().enumerate() {
+        assert_eq!(worker.next().1, "held");
+        stop(&worker, round);
         let (_, event) = worker.next();
         assert_eq!(number(&event, "late"), 0, "{event}");
-        // Those of the two long spans; a short one may cost a lease on a machine that does other things, too.
-        let lost = number(&event, "lost");
-        assert!((2 * LOCKS..=3 * LOCKS).contains(&lost), "{event}");
-        experiment.ran(1);
-        experiment.saw("bodies cut off", usize::try_from(lost).unwrap());
+        for (entry, cut_off) in ENTRIES {
+            let lost = usize::try_from(number(&event, entry)).unwrap();
+            // A short span may cost a lease on a machine that does other things, too.
+            let all = *span == 0 || *span > ttl;
+            assert!(!all || lost == locks / ENTRIES.len(), "{event} in round {round}");
+            experiment.saw(cut_off, lost);
+        }
         experiment.saw("steps", usize::try_from(number(&event, "steps")).unwrap());
-        assert!(worker.ends_well());
+        experiment.ran(locks);
     }
+    assert!(worker.ends_well());
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+}
+
+fn experiment(number: u32, fault: &'static str) -> Experiment {
+    let [run, bind, marked, layer] = ENTRIES.map(|(_, cut_off)| cut_off);
+    let name = "no poll of a body begins after its deadline";
+    Experiment::new(number, name, fault, &["steps", run, bind, marked, layer])
+}
+
+/// All threads of a runtime are blocked for half a ttl to three, while a thousand leases are renewed on one connection.
+#[test]
+fn a_blocked_runtime_polls_a_body_after_its_deadline() {
+    let fault =
+        "1,000 leases on one connection, all threads of the runtime blocked for 0.5, 1.5 and 3 ttl";
+    let mut experiment = experiment(42, fault);
+    let ttl = 900;
+    for _ in 0..dose(1) {
+        bodies(&mut experiment, (ttl, 1_000), &[ttl / 2, ttl * 3 / 2, ttl * 3], |_, _| {});
+    }
+    experiment.finish();
+}
+
+/// The process is stopped from some time before the deadline of its bodies until after it.
+#[test]
+fn a_stopped_process_polls_a_body_after_its_deadline() {
+    let mut experiment =
+        experiment(43, "SIGSTOP of the process until the leases of its bodies are over");
+    let ttl = 600;
+    let rounds = dose(4);
+    bodies(&mut experiment, (ttl, 200), &vec![0; rounds], |worker, round| {
+        // At any time between two renewals.
+        sleep(ms(ttl / 3 * (round as u64 % 4) / 4));
+        worker.signal(Signal::STOP);
+        sleep(Duration::from_millis(ttl + ttl / 4 * (1 + round as u64 % 3)));
+        worker.signal(Signal::CONT);
+    });
     experiment.finish();
 }
 

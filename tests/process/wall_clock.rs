@@ -10,7 +10,7 @@ use lock_tests::{Experiment, client, dose, eventually, ms, within};
 use crate::support::contest::Contest;
 use crate::support::history::Ground;
 use crate::support::wall::WallClock;
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 const MINUTE: i64 = 60_000;
 
@@ -27,10 +27,8 @@ async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
     for _ in 0..dose(1) {
         clock.shift(0);
         let server = clock.server(&[]);
-        let args = ["ttl=9000".to_owned(), "key=k".to_owned()];
-        let mut holder = Worker::start(&server, "hold", &args);
-        let (_, event) = holder.next();
-        let first = FencingToken::from_raw(number(&event, "fence"));
+        let (holder, first) = Worker::hold(&server, "k", 9_000);
+        let first = FencingToken::from_raw(first);
         let client = client(&server.url()).await;
         clock.shift(MINUTE);
         let (next, took) = within("the lock", ms(5_000), client.mutex("k").lock()).await;
@@ -48,13 +46,10 @@ async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
         assert_eq!(server.get("balance").as_deref(), Some("new"));
         experiment.saw("stale writes refused", 1);
         // A third of its ttl has to pass until the holder asks again.
-        let (_, event) = holder.next();
-        assert!(event.starts_with("lost"), "{event}");
-        let (_, event) = holder.next();
-        assert!(event.contains("Ok(TakenByOther)") && number(&event, "late") == 0, "{event}");
+        let end = holder.end();
+        assert!(end.lost.is_some() && end.released == "Ok(TakenByOther)", "{end:?}");
         experiment.saw("leases lost", 1);
         assert_eq!(next.release().await.unwrap(), Released::InTime);
-        holder.kill();
         experiment.ran(1);
     }
     experiment.finish();
@@ -72,64 +67,79 @@ async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
     for _ in 0..dose(1) {
         clock.shift(0);
         let server = clock.server(&[]);
-        let args = ["ttl=6000".to_owned(), "key=k".to_owned()];
-        let mut holder = Worker::start(&server, "hold", &args);
-        let (_, event) = holder.next();
-        let first = number(&event, "fence");
+        let (holder, first) = Worker::hold(&server, "k", 6_000);
         clock.shift(-10 * MINUTE);
         assert!(server.pttl("lock:k") > 9 * MINUTE);
         experiment.saw("expiries put off", 1);
-        let next = Worker::start(&server, "hold", &args);
+        let next = Worker::holder(&server.url(), "k", 6_000);
         eventually("it is queued", ms(10_000), || server.queued("k") == 1).await;
         assert!(next.is_silent(ms(300)), "it did not wait");
         let at = now();
-        holder.tell("stop");
-        let (_, event) = holder.next();
-        assert!(event.contains("Ok(InTime)"), "{event}");
-        let (when, event) = next.next();
-        assert!(event.starts_with("held") && number(&event, "fence") > first, "{event}");
+        let end = holder.release();
+        assert_eq!(end.released, "Ok(InTime)", "{end:?}");
+        let (when, second) = next.holds();
+        assert!(second > first);
         assert!(when - at < 1_000_000_000, "handed over after {} ms", (when - at) / 1_000_000);
         experiment.saw("releases that freed at once", 1);
-        let mut next = next;
-        next.tell("stop");
-        let (_, event) = next.next();
-        assert!(event.contains("Ok(InTime)"), "{event}");
+        assert_eq!(next.release().released, "Ok(InTime)");
         assert!(server.remains().is_empty(), "{:?}", server.remains());
         experiment.ran(1);
     }
     experiment.finish();
 }
 
+/// Lets processes contend while `moves` moves the clock, time and again: turns may overlap, which is expected and counted, and
+/// what is written late is refused.
+fn moved(
+    (name, fault, event): (&'static str, &'static str, &'static str),
+    contest: Contest,
+    moves: impl Fn(&WallClock, usize),
+) {
+    let ground = Ground::new(contest.name);
+    let Some(clock) = WallClock::build(&ground) else { return };
+    let events = [event, "turns", "overlapping turns", "stale writes refused"];
+    let mut experiment = Experiment::new(26, name, fault, &events);
+    let outcome = contest.run_on(clock.server(&[]), |field| {
+        for round in 0.. {
+            if field.is_over(ms(500)) {
+                return;
+            }
+            moves(&clock, round);
+            experiment.saw(event, 1);
+        }
+    });
+    outcome.keeps_its_order(&mut experiment);
+    experiment.saw("overlapping turns", outcome.history.overlaps());
+    experiment.saw("stale writes refused", outcome.history.refused());
+    experiment.finish();
+}
+
+const NAME: &str = "numbers grow, a resource that checks them loses no update, no turn begins late";
+
 /// Back and forth, under processes that contend.
 #[test]
 fn a_clock_that_jumps_about_makes_no_number_smaller() {
-    let ground = Ground::new("about");
-    let Some(clock) = WallClock::build(&ground) else { return };
-    let events = ["jumps", "turns"];
-    let name = "numbers grow, a resource that checks them loses no update, no turn begins late";
     let fault = "the server's clock jumps by up to 600 s every 300 ms, both ways";
-    let mut experiment = Experiment::new(26, name, fault, &events);
-    let contest = Contest {
-        ttl: 3_000,
-        work: 30_000,
-        fenced: true,
-        bound: false,
-        ..Contest::new("jumps", 2, ms(dose(4) as u64 * 1_000))
-    };
-    let outcome = contest.run_on(clock.server(&[]), |field| {
-        let mut round = 0;
-        while !field.is_over(ms(500)) {
-            sleep(ms(300));
-            clock.shift([MINUTE, -10 * MINUTE, 1_000, -1_000, 10 * MINUTE, 0][round % 6]);
-            round += 1;
-        }
-        experiment.saw("jumps", round);
+    let span = ms(dose(4) as u64 * 1_000);
+    let contest = Contest { ttl: 3_000, work: 200_000, ..Contest::fenced("jumps", 2, span) };
+    moved((NAME, fault, "jumps"), contest, |clock, round| {
+        sleep(ms(300));
+        clock.shift([MINUTE, -10 * MINUTE, 1_000, -1_000, 10 * MINUTE, 0][round % 6]);
     });
-    let words = outcome.words();
-    outcome.history.check_numbers();
-    assert_eq!((outcome.lost_updates(), outcome.history.stale()), (0, 0), "{words}");
-    assert!(outcome.turns > 20, "{words}");
-    experiment.ran(1);
-    experiment.saw("turns", outcome.history.turns());
-    experiment.finish();
+}
+
+/// A second gained, little by little but faster than renewals follow, and a second lost the same way.
+#[test]
+fn a_clock_that_runs_fast_and_slow_makes_no_number_smaller() {
+    let fault = "the server's clock gains a second within 200 ms, and loses it again";
+    let span = ms(dose(4) as u64 * 1_000);
+    let contest = Contest { ttl: 900, work: 250_000, ..Contest::fenced("ramp", 2, span) };
+    moved((NAME, fault, "ramps"), contest, |clock, round| {
+        for step in 1..=20 {
+            let gained = step * 50;
+            clock.shift(if round % 2 == 0 { gained } else { 1_000 - gained });
+            sleep(ms(10));
+        }
+        sleep(ms(200));
+    });
 }

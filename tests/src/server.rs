@@ -33,6 +33,7 @@ const PORTS: u16 = 12_000;
 const START_BOUND: Duration = Duration::from_secs(20);
 /// Commands of tests are answered at once, unless the server is stopped on purpose.
 const CLI_TIMEOUT: Duration = Duration::from_secs(10);
+const STORE_DOCS: &str = include_str!("../../lock-core/src/store/redis/mod.rs");
 
 impl RedisServer {
     /// Starts a server that persists nothing.
@@ -161,6 +162,16 @@ impl RedisServer {
         self.calls("evalsha") + self.calls("eval")
     }
 
+    /// How often the server has answered with an error of this code, such as `NOPERM`, since the last
+    /// [`reset_calls`](Self::reset_calls).
+    #[must_use]
+    pub fn errors(&self, code: &str) -> u64 {
+        let stats: String = self.cli("INFO errorstats");
+        let prefix = format!("errorstat_{code}:count=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.map_or(0, |count| count.trim().parse().unwrap())
+    }
+
     /// Counts from zero again.
     pub fn reset_calls(&self) {
         let () = self.cli("CONFIG RESETSTAT");
@@ -279,6 +290,19 @@ impl Drop for RedisServer {
         self.kill();
         let _ = std::fs::remove_dir_all(&self.dir);
     }
+}
+
+/// What the documentation of `RedisStore` writes behind `ACL SETUSER`: a name, and what this user needs.
+///
+/// # Panics
+///
+/// If it does not show that.
+#[must_use]
+pub fn documented_user() -> Vec<&'static str> {
+    let line = STORE_DOCS
+        .lines()
+        .find_map(|line| line.trim_start_matches(['/', '!']).trim().strip_prefix("ACL SETUSER "));
+    line.expect("the docs show the permissions").split(' ').collect()
 }
 
 /// A port of 127.0.0.1 that nobody listens on, and that no other test of this machine is likely to take.

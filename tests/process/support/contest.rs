@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_tests::{RedisServer, Signal, ms};
+use lock_tests::{Experiment, RedisServer, Signal, ms};
 
 use crate::support::history::{Ground, History};
 use crate::support::worker::{Worker, number};
@@ -81,6 +81,12 @@ impl Contest {
             bound: true,
             config: &[],
         }
+    }
+
+    /// Owners of guards who go on when their lease is lost, and a resource that checks tokens: for servers that forget, or misjudge
+    /// time.
+    pub(crate) fn fenced(name: &'static str, keys: u64, span: Duration) -> Self {
+        Self { fenced: true, bound: false, ..Self::new(name, keys, span) }
     }
 
     /// Lets processes contend while `disturb` does what it does, and reads what they did.
@@ -192,6 +198,17 @@ impl Outcome {
     /// Updates that were overwritten by somebody who had not seen them.
     pub(crate) fn lost_updates(&self) -> u64 {
         self.history.accepted().checked_sub(self.total).expect("each update is logged")
+    }
+
+    /// What holds even if the server forgets or misjudges time, so that two may be at work at once: no turn begins late, numbers
+    /// grow, and the resource that checks them takes no stale write and loses no update. To be reported as a run.
+    pub(crate) fn keeps_its_order(&self, experiment: &mut Experiment) {
+        let words = self.words();
+        self.history.check_numbers();
+        assert_eq!((self.lost_updates(), self.history.stale()), (0, 0), "{words}");
+        assert!(self.remains.is_empty(), "{words}");
+        experiment.ran(1);
+        experiment.saw("turns", self.history.turns());
     }
 
     /// What a failed assertion shows.

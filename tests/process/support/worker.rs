@@ -14,12 +14,63 @@ pub(crate) struct Worker {
     events: Receiver<String>,
 }
 
+/// How a holder ended.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// When it was told that its lease was lost, if it was.
+    pub(crate) lost: Option<u128>,
+    pub(crate) steps: usize,
+    /// What its release came to, as the holder writes it.
+    pub(crate) released: String,
+}
+
 /// Longer than anything a worker is expected to do.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 impl Worker {
     pub(crate) fn start(server: &RedisServer, task: &str, args: &[String]) -> Self {
         Self::run(Self::command(task, &server.url()).args(args))
+    }
+
+    /// Starts one that waits for the lock of `key`, and holds it.
+    pub(crate) fn holder(url: &str, key: &str, ttl: u64) -> Self {
+        let args = [format!("ttl={ttl}"), format!("key={key}")];
+        Self::run(Self::command("hold", url).args(args))
+    }
+
+    /// The same, when it holds: the number of its grant, too.
+    pub(crate) fn hold(server: &RedisServer, key: &str, ttl: u64) -> (Self, u64) {
+        let worker = Self::holder(&server.url(), key, ttl);
+        let fence = worker.holds().1;
+        (worker, fence)
+    }
+
+    /// Waits until a holder holds: when that was, and the number of its grant.
+    pub(crate) fn holds(&self) -> (u128, u64) {
+        let (at, event) = self.next();
+        assert!(event.starts_with("held"), "{event}");
+        (at, number(&event, "fence"))
+    }
+
+    /// Lets a holder release, if it has not lost its lease, and end.
+    pub(crate) fn release(mut self) -> End {
+        self.tell("stop");
+        self.end()
+    }
+
+    /// How a holder ends by itself: whatever happened, it made no step after its lease.
+    pub(crate) fn end(self) -> End {
+        let (at, mut event) = self.next();
+        let lost = event.starts_with("lost").then_some(at);
+        if lost.is_some() {
+            event = self.next().1;
+        }
+        assert!(event.starts_with("end"), "{event}");
+        assert_eq!(number(&event, "late"), 0, "{event}");
+        assert!(self.ends_well());
+        let (_, released) = event.split_once("released=").unwrap();
+        let steps = usize::try_from(number(&event, "steps")).unwrap();
+        End { lost, steps, released: released.to_owned() }
     }
 
     /// What [`run`](Self::run) takes.

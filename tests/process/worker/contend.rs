@@ -138,7 +138,7 @@ impl Contest {
             return turn.wrote(now(), false);
         };
         tokio::time::sleep(self.work).await;
-        polls.polled();
+        let _late = polls.polled();
         let (at, written) = self.resource.write(key, before + 1, turn.token);
         turn.wrote(at, written.is_ok());
         turn.done();

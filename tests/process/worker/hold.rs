@@ -20,7 +20,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
     polls.begin(&guard);
     let work = polls.of(guard.bind(async {
         loop {
-            polls.polled();
+            let _late = polls.polled();
             steps.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(STEP).await;
         }

@@ -4,13 +4,13 @@
 //! processes of a machine share.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod bodies;
 mod contend;
 mod hold;
 mod leave;
 mod polls;
 mod resource;
 mod serve;
-mod starve;
 
 use std::io::Write;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn main() {
         "hold" => hold::run(&client, &args).await,
         "contend" => contend::run(&client, &args).await,
         "leave" => leave::run(&client, &args).await,
-        "starve" => starve::run(&client, &args).await,
+        "bodies" => bodies::run(&client, &args).await,
         "serve" => serve::run(&client, &args).await,
         other => panic!("no such task: {other}"),
     }

@@ -39,10 +39,11 @@ impl Polls {
         assert!(self.0.lease.set(lease.clone()).is_ok(), "one body each");
     }
 
-    /// The body has been polled.
-    pub(crate) fn polled(&self) {
+    /// The body has been polled; whether too late.
+    pub(crate) fn polled(&self) -> bool {
         let is_late = self.0.is_over.load(Ordering::Relaxed);
         self.0.late.fetch_add(u64::from(is_late), Ordering::Relaxed);
+        is_late
     }
 
     pub(crate) fn late(&self) -> u64 {

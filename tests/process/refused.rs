@@ -1,0 +1,201 @@
+//! Clients at work to whom the server says no from one moment to the next, and yes again later.
+
+use std::time::{Duration, Instant};
+
+use lock_core::store::RedisStore;
+use lock_core::testing::{Vitals, settled};
+use lock_core::{Error, ErrorKind, LockClient};
+use lock_tests::history::now;
+use lock_tests::{Experiment, RedisServer, documented_user, dose, eventually, ms, within};
+
+use crate::support::worker::Worker;
+
+/// Outlives the refusal.
+const LONG: u64 = 8_000;
+/// Does not.
+const SHORT: u64 = 1_500;
+/// For how long the server says no.
+const SPAN: Duration = ms(2_500);
+/// The longest pause between two attempts, and some time for a busy machine.
+const BACK: Duration = ms(1_500 + 1_500);
+/// A renewal that is due, likewise.
+const RENEWED: Duration = ms(LONG / 3 + 1_500 + 1_500);
+/// Of all clients, and in no error.
+const PASSWORD: &str = "swordfish";
+/// How many more in a second would be a storm, for each client.
+const STORM: f64 = 5.0;
+
+struct Refusal {
+    fault: &'static str,
+    /// Behind `ACL SETUSER` and the name, before and after.
+    take: &'static str,
+    give: &'static str,
+    /// Whether connections that are open are closed.
+    kill: bool,
+    /// How the server calls it.
+    code: &'static str,
+    /// What users are told.
+    says: &'static str,
+}
+
+struct Scene {
+    server: RedisServer,
+    user: &'static str,
+    client: LockClient,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let server = RedisServer::start();
+        let acl = documented_user();
+        let mut command = vec!["ACL", "SETUSER"];
+        command.extend(&acl);
+        let own = format!(">{PASSWORD}");
+        command.extend(["resetpass", &own]);
+        let () = server.connect().command(&command).unwrap();
+        let store = RedisStore::connect(server.url_for(acl[0], PASSWORD)).await.unwrap();
+        let client = LockClient::builder(store).build().unwrap();
+        Self { server, user: acl[0], client }
+    }
+
+    fn user(&self, what: &str) {
+        let () = self.server.cli(&format!("ACL SETUSER {} {what}", self.user));
+    }
+
+    /// A process of this user that holds a lock.
+    fn hold(&self, key: &str, ttl: u64) -> Worker {
+        let worker = Worker::holder(&self.server.url_for(self.user, PASSWORD), key, ttl);
+        let _ = worker.holds();
+        worker
+    }
+
+    async fn refuses(&self, refusal: &Refusal, experiment: &mut Experiment) {
+        let Self { server, client, .. } = self;
+        let (long, short) = (self.hold("long", LONG), self.hold("short", SHORT));
+        let waiting = tokio::spawn(client.mutex("long").with_wait(ms(30_000)).lock());
+        eventually("it is queued", ms(5_000), || server.queued("long") == 1).await;
+
+        server.reset_calls();
+        let begun = now();
+        let start = Instant::now();
+        self.user(refusal.take);
+        if refusal.kill {
+            let killed: usize = server.cli(&format!("CLIENT KILL USER {}", self.user));
+            assert_eq!(killed, 3, "a client each");
+            experiment.saw("connections killed", killed);
+        }
+        let (ended, _) = within("the end of the wait", BACK, waiting).await;
+        check(&ended.unwrap().unwrap_err(), refusal);
+        experiment.saw("waits ended by an error", 1);
+        // Where nothing is open, nothing is sent, however often somebody asks.
+        let pause = if refusal.kill { ms(10) } else { ms(1_000) };
+        while start.elapsed() < SPAN {
+            let asked = client.mutex("asked").try_lock();
+            let (outcome, _) = within("an answer", ms(2_000), asked).await;
+            check(&outcome.unwrap_err(), refusal);
+            experiment.saw("tries refused", 1);
+            tokio::time::sleep(pause).await;
+        }
+        let refused = server.errors(refusal.code);
+        let rate = refused as f64 / 3.0 / start.elapsed().as_secs_f64();
+        assert!(rate < STORM, "{refused} refusals, {rate:.1} a second for each client");
+        experiment.saw("refusals by the server", usize::try_from(refused).unwrap());
+        let end = short.end();
+        let lost = end.lost.expect("its lease could not be renewed") - begun;
+        assert!(lost < u128::from(SHORT + 500) * 1_000_000, "told after {} ms", lost / 1_000_000);
+        assert!(end.released.contains("Unavailable"), "{end:?}");
+        assert!(!end.released.contains(PASSWORD), "{end:?}");
+        experiment.saw("leases lost", 1);
+
+        assert!(server.pttl("lock:long") < LONG as i64 * 9 / 10, "it was renewed");
+        self.user(refusal.give);
+        let back = Instant::now();
+        let guard = loop {
+            if let Ok(guard) = client.mutex("asked").lock().await {
+                break guard;
+            }
+            assert!(back.elapsed() < BACK, "not back after {:?}", back.elapsed());
+            tokio::time::sleep(ms(10)).await;
+        };
+        guard.release().await.unwrap();
+        experiment.saw("recoveries", 1);
+        let renewed = || server.pttl("lock:long") > LONG as i64 * 9 / 10;
+        eventually("the other lease is renewed", RENEWED, renewed).await;
+        let next = tokio::spawn(client.mutex("long").with_wait(ms(10_000)).lock());
+        eventually("it is queued", ms(5_000), || server.queued("long") == 1).await;
+        assert!(long.release().released.contains("Ok(InTime)"));
+        experiment.saw("leases kept", 1);
+        let (next, _) = within("the lock", ms(5_000), next).await;
+        next.unwrap().unwrap().release().await.unwrap();
+        settled(client).await;
+        assert!(Vitals::of(client).is_idle());
+        eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
+        experiment.ran(1);
+    }
+}
+
+/// Nobody is told that the lock is busy, nor what the password is.
+fn check(error: &Error, refusal: &Refusal) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains(refusal.says), "{error}");
+    assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
+}
+
+async fn refusal(refusal: Refusal) {
+    let mut events = vec![
+        "waits ended by an error",
+        "tries refused",
+        "refusals by the server",
+        "leases lost",
+        "leases kept",
+        "recoveries",
+    ];
+    if refusal.kill {
+        events.push("connections killed");
+    }
+    let name = "an error of the right kind at once, no storm of tries, recovery";
+    let mut experiment = Experiment::new(40, name, refusal.fault, &events);
+    for _ in 0..dose(1) {
+        Scene::set().await.refuses(&refusal, &mut experiment).await;
+    }
+    experiment.finish();
+}
+
+#[tokio::test]
+async fn a_password_that_is_rotated_under_clients_makes_a_storm_or_a_hang() {
+    refusal(Refusal {
+        fault: "another password while clients hold and wait, connections killed",
+        take: "resetpass >rotated",
+        give: "resetpass >swordfish",
+        kill: true,
+        code: "WRONGPASS",
+        says: "password",
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_account_that_is_switched_off_under_clients_makes_a_storm_or_a_hang() {
+    refusal(Refusal {
+        fault: "the account is switched off while clients hold and wait, connections killed",
+        take: "off",
+        give: "on",
+        kill: true,
+        code: "WRONGPASS",
+        says: "password",
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_permission_that_is_taken_from_clients_makes_a_storm_or_a_hang() {
+    refusal(Refusal {
+        fault: "NOPERM on EVALSHA while clients hold and wait",
+        take: "-evalsha",
+        give: "+evalsha",
+        kill: false,
+        code: "NOPERM",
+        says: "permission",
+    })
+    .await;
+}

@@ -1,0 +1,142 @@
+//! Bodies of every entry point that step until their lease ends, in a process whose threads are blocked for longer than that,
+//! or that is stopped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use lock_core::testing::settled;
+use lock_core::{Error, Lease, LockClient, distributed_lock};
+use lock_tower::LockLayer;
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::polls::Polls;
+use crate::{Args, say};
+
+/// Short against any ttl, and long enough for a thousand of them.
+const STEP: Duration = Duration::from_millis(25);
+/// How a body is entered.
+const ENTRIES: [&str; 4] = ["run", "bind", "macro", "layer"];
+
+/// A body that never ends by itself.
+#[derive(Clone)]
+struct Body {
+    polls: Polls,
+    all: Arc<Counts>,
+}
+
+/// What the bodies of one round count together.
+#[derive(Default)]
+struct Counts {
+    entered: AtomicU64,
+    steps: AtomicU64,
+    /// Polls that began after the deadline.
+    late: AtomicU64,
+}
+
+impl Body {
+    async fn steps(&self, lease: &Lease) {
+        self.polls.begin(lease);
+        self.all.entered.fetch_add(1, Ordering::Relaxed);
+        loop {
+            self.all.late.fetch_add(u64::from(self.polls.polled()), Ordering::Relaxed);
+            self.all.steps.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(STEP).await;
+        }
+    }
+
+    /// Whether the lease was lost; there is no other end.
+    async fn enter(&self, client: &LockClient, number: usize) -> bool {
+        let key = format!("body-{number}");
+        let ended: Result<(), Error> = match ENTRIES[number % ENTRIES.len()] {
+            "run" => client.mutex(key).run(async |lease| self.steps(&lease).await).await,
+            "bind" => {
+                let guard = client.mutex(key).lock().await.unwrap();
+                let lease = guard.lease();
+                guard.bind(self.steps(&lease)).await
+            }
+            "macro" => locked(client, number, self).await,
+            _ => return self.request(client, key).await,
+        };
+        ended.is_err_and(|error| error.is_lost())
+    }
+
+    async fn request(&self, client: &LockClient, key: String) -> bool {
+        let layer = LockLayer::from_fn(client.clone(), move |_| Some(key.clone()));
+        let body = self.clone();
+        let service = layer.layer(service_fn(move |request: Request<String>| {
+            let body = body.clone();
+            async move {
+                let lease = request.extensions().get::<Lease>().unwrap().clone();
+                body.steps(&lease).await;
+                Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+            }
+        }));
+        let response = service.oneshot(Request::new(String::new())).await.unwrap();
+        response.status() == StatusCode::SERVICE_UNAVAILABLE
+    }
+}
+
+#[distributed_lock(key = "body-<number>", client = client, lease = lease)]
+async fn locked(client: &LockClient, number: usize, body: &Body) -> Result<(), Error> {
+    body.steps(&lease).await;
+    Ok(())
+}
+
+/// For each of `block`'s spans: enters many bodies, and blocks all threads of the runtime for the span. Where that is 0, this
+/// process is stopped by somebody else, until all leases are over.
+pub(crate) async fn run(client: &LockClient, args: &Args) {
+    let ttl = args.millis("ttl");
+    let many = usize::try_from(args.number("locks")).unwrap();
+    for (round, span) in args.text("block").split(',').enumerate() {
+        let span = Duration::from_millis(span.parse().unwrap());
+        let all = Arc::new(Counts::default());
+        let mut bodies = Vec::new();
+        for number in round * many..(round + 1) * many {
+            let body = Body { polls: Polls::default(), all: Arc::clone(&all) };
+            let (client, polls) = (client.clone(), body.polls.clone());
+            let entered = async move { polls.clone().of(body.enter(&client, number)).await };
+            bodies.push((number, tokio::spawn(entered)));
+        }
+        while all.entered.load(Ordering::Relaxed) < many as u64 {
+            tokio::time::sleep(STEP).await;
+        }
+        say("held");
+        if !span.is_zero() {
+            block(span).await;
+        }
+        let over = span.is_zero() || span > ttl;
+        if !over {
+            // Some steps more.
+            tokio::time::sleep(STEP * 4).await;
+        }
+        let mut lost = [0; ENTRIES.len()];
+        for (number, body) in bodies {
+            if over || body.is_finished() {
+                lost[number % ENTRIES.len()] += usize::from(body.await.unwrap());
+            } else {
+                body.abort();
+            }
+        }
+        settled(client).await;
+        let [run, bind, marked, layer] = lost;
+        let (steps, late) = (all.steps.load(Ordering::Relaxed), all.late.load(Ordering::Relaxed));
+        say(&format!(
+            "round run={run} bind={bind} macro={marked} layer={layer} steps={steps} late={late}"
+        ));
+    }
+}
+
+/// Keeps both threads of the runtime, at once.
+async fn block(span: Duration) {
+    let blocked = [(); 2].map(|()| {
+        tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            std::thread::sleep(span);
+        })
+    });
+    for thread in blocked {
+        thread.await.unwrap();
+    }
+}
