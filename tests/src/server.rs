@@ -236,8 +236,9 @@ impl RedisServer {
                 return false;
             }
             if let Ok(mut connection) = client.get_connection_with_timeout(CLI_TIMEOUT) {
-                let info = redis::cmd("INFO").arg("server").query::<String>(&mut connection);
-                if let Ok(info) = info {
+                let info = redis::cmd("INFO").query::<String>(&mut connection);
+                // It says so much while it reads what it wrote down, but answers nothing else.
+                if let Some(info) = info.ok().filter(|info| info.contains("\nloading:0\r")) {
                     self.child = Some(child);
                     // Else it is the server of somebody who took the port first.
                     return info.contains(&format!("process_id:{pid}\r"));

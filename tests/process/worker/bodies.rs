@@ -46,19 +46,34 @@ impl Body {
         }
     }
 
-    /// Whether the lease was lost; there is no other end.
+    /// Claims until the body is entered: a process of many may be starved by others. Whether the lease was lost then; there is no
+    /// other end.
     async fn enter(&self, client: &LockClient, number: usize) -> bool {
+        loop {
+            let lost = self.enter_once(client, number).await;
+            if self.polls.has_begun() {
+                return lost;
+            }
+        }
+    }
+
+    async fn enter_once(&self, client: &LockClient, number: usize) -> bool {
         let key = format!("body-{number}");
         let ended: Result<(), Error> = match ENTRIES[number % ENTRIES.len()] {
             "run" => client.mutex(key).run(async |lease| self.steps(&lease).await).await,
             "bind" => {
-                let guard = client.mutex(key).lock().await.unwrap();
+                let Ok(guard) = client.mutex(key).lock().await else { return false };
                 let lease = guard.lease();
                 guard.bind(self.steps(&lease)).await
             }
             "macro" => locked(client, number, self).await,
             _ => return self.request(client, key).await,
         };
+        if let Err(e) = &ended
+            && !e.is_lost()
+        {
+            eprintln!("FAILED {number} {e:?}");
+        }
         ended.is_err_and(|error| error.is_lost())
     }
 

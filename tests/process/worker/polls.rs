@@ -39,6 +39,11 @@ impl Polls {
         assert!(self.0.lease.set(lease.clone()).is_ok(), "one body each");
     }
 
+    /// Whether the body has begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.0.lease.get().is_some()
+    }
+
     /// The body has been polled; whether too late.
     pub(crate) fn polled(&self) -> bool {
         let is_late = self.0.is_over.load(Ordering::Relaxed);

@@ -1,0 +1,243 @@
+//! What happens at random.
+
+use std::ops::RangeInclusive;
+use std::thread::sleep;
+use std::time::Duration;
+
+use lock_tests::history::now;
+use lock_tests::ms;
+
+use crate::exclusion::kill_connections;
+use crate::support::contest::Field;
+use crate::support::wall::WallClock;
+
+/// Of the namespace and the bucket that all keys are in.
+const COUNTER: &str = "lock:{0}:fence";
+
+/// A kind of fault.
+#[derive(Clone, Copy)]
+pub(super) struct Fault {
+    /// As reported.
+    pub(super) name: &'static str,
+    pub(super) happen: fn(&mut Scene<'_>, &mut Field),
+}
+
+/// Numbers that are the same for the same seed: `SplitMix64`.
+pub(super) struct Chance(u64);
+
+impl Chance {
+    /// One drawn by the clock, or the one that `LOCK_TESTS_SEED` names. It is printed.
+    pub(super) fn begin(name: &str) -> Self {
+        let drawn = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let named = std::env::var("LOCK_TESTS_SEED").map(|seed| seed.parse().unwrap());
+        let seed = named.unwrap_or_else(|_| drawn());
+        println!("{name}: LOCK_TESTS_SEED={seed}");
+        Self(seed)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn millis(&mut self, from: u64, to: u64) -> Duration {
+        ms(from + self.below(to - from))
+    }
+
+    fn key(&mut self) -> String {
+        format!("lock:k{}", self.below(2))
+    }
+}
+
+/// What faults draw upon, and what they leave behind.
+pub(super) struct Scene<'a> {
+    pub(super) chance: Chance,
+    clock: Option<&'a WallClock>,
+    ttl: u64,
+    /// By how many minutes the clock is ahead, and the furthest that it has ever been.
+    minutes: i64,
+    furthest: i64,
+    /// When two may be at work at once.
+    pub(super) windows: Vec<RangeInclusive<u128>>,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(chance: Chance, clock: Option<&'a WallClock>, ttl: Duration) -> Self {
+        let ttl = ttl.as_millis() as u64;
+        Self { chance, clock, ttl, minutes: 0, furthest: 0, windows: Vec::new() }
+    }
+
+    /// Does something with which the server forgets or misjudges a lease. Whoever was granted one before is done, by its own
+    /// account, a ttl later at the latest.
+    fn harm(&mut self, harm: impl FnOnce()) {
+        let from = now();
+        harm();
+        self.windows.push(from..=now() + u128::from(self.ttl) * 1_000_000);
+    }
+
+    fn set_clock(&mut self, minutes: i64) {
+        let Some(clock) = self.clock else { return };
+        (self.minutes, self.furthest) = (minutes, self.furthest.max(minutes));
+        self.harm(|| clock.shift(minutes * 60_000));
+    }
+
+    /// Counter and clock must not be lost at once: nothing else makes numbers grow.
+    fn mend_clock(&mut self) {
+        if self.minutes < self.furthest {
+            self.set_clock(self.furthest);
+        }
+    }
+
+    /// What is left behind by the dead expires.
+    pub(super) fn end(&mut self) {
+        self.mend_clock();
+    }
+
+    fn anybody(&mut self, field: &Field) -> usize {
+        self.chance.below(field.workers.len() as u64) as usize
+    }
+
+    /// One that holds, if there is one.
+    fn holder(&mut self, field: &Field) -> usize {
+        field.holder("k0").unwrap_or_else(|| self.anybody(field))
+    }
+}
+
+/// Those that break none of the assumptions on which exclusion rests.
+pub(super) const HARMLESS: [Fault; 9] = [
+    Fault {
+        name: "holders stopped",
+        happen: |scene, field| {
+            let victim = scene.holder(field);
+            field.stop(victim, scene.chance.millis(100, 3 * scene.ttl));
+        },
+    },
+    Fault {
+        name: "processes stopped",
+        happen: |scene, field| {
+            let victim = scene.anybody(field);
+            field.stop(victim, scene.chance.millis(100, 3 * scene.ttl));
+        },
+    },
+    Fault {
+        name: "processes killed",
+        happen: |scene, field| {
+            let holder = scene.chance.below(2) == 0;
+            let victim = if holder { scene.holder(field) } else { scene.anybody(field) };
+            field.replace(victim);
+        },
+    },
+    Fault {
+        name: "stops of the server",
+        happen: |scene, field| {
+            field.server.pause();
+            sleep(scene.chance.millis(100, 2 * scene.ttl));
+            field.server.resume();
+        },
+    },
+    Fault {
+        name: "pauses of its clients",
+        happen: |scene, field| {
+            let mode = ["ALL", "WRITE"][scene.chance.below(2) as usize];
+            let span = scene.chance.millis(100, 2 * scene.ttl);
+            let () = field.server.cli(&format!("CLIENT PAUSE {} {mode}", span.as_millis()));
+            sleep(span);
+        },
+    },
+    Fault {
+        name: "times that connections were killed",
+        happen: |scene, field| {
+            for _ in 0..=scene.chance.below(10) {
+                let _killed = kill_connections(&field.server);
+                sleep(ms(50));
+            }
+        },
+    },
+    Fault {
+        name: "sleeps of the server",
+        happen: |scene, field| {
+            let span = scene.chance.millis(50, 2 * scene.ttl);
+            let () = field.server.cli(&format!("DEBUG SLEEP {}", span.as_secs_f64()));
+        },
+    },
+    Fault {
+        name: "times that scripts were flushed",
+        happen: |scene, field| {
+            let mut cli = field.server.connect();
+            for _ in 0..=scene.chance.below(300) {
+                let () = cli.run("SCRIPT FLUSH").unwrap();
+                sleep(ms(1));
+            }
+        },
+    },
+    // Nothing is forgotten: all is written down.
+    Fault {
+        name: "restarts of the server",
+        happen: |scene, field| {
+            field.server.kill();
+            sleep(scene.chance.millis(10, 300));
+            field.server.boot();
+        },
+    },
+];
+
+/// Those with which the server forgets, or somebody else meddles: two may be at work at once.
+pub(super) const HARMFUL: [Fault; 5] = [
+    Fault {
+        name: "times that all was forgotten",
+        happen: |scene, field| {
+            scene.mend_clock();
+            scene.harm(|| field.server.cli("FLUSHALL"));
+        },
+    },
+    Fault {
+        name: "counters lost",
+        happen: |scene, field| {
+            scene.mend_clock();
+            let _: i64 = field.server.cli(&format!("DEL {COUNTER}"));
+        },
+    },
+    Fault {
+        name: "locks deleted by others",
+        happen: |scene, field| {
+            let key = scene.chance.key();
+            scene.harm(|| {
+                let _: i64 = field.server.cli(&format!("DEL {key}"));
+            });
+        },
+    },
+    Fault {
+        name: "locks overwritten by others",
+        happen: |scene, field| {
+            let (key, span) = (scene.chance.key(), 50 + scene.chance.below(400));
+            scene.harm(|| field.server.cli(&format!("SET {key} foreign PX {span}")));
+        },
+    },
+    Fault {
+        name: "expiries taken off",
+        happen: |scene, field| {
+            let key = scene.chance.key();
+            let _: i64 = field.server.cli(&format!("PERSIST {key}"));
+            sleep(ms(scene.ttl / 2));
+            // Nobody renewed it: it belongs to one who is dead or stands still, or to a stranger.
+            if field.server.pttl(&key) == -1 {
+                scene.harm(|| {
+                    let _: i64 = field.server.cli(&format!("DEL {key}"));
+                });
+            }
+        },
+    },
+];
+
+pub(super) const MOVED_CLOCK: Fault = Fault {
+    name: "jumps of the clock",
+    happen: |scene, field| {
+        let minutes = [-10, 0, 1, 5][scene.chance.below(4) as usize];
+        // Else the counter is lost, and nothing has been granted since.
+        let is_counted = field.server.has(COUNTER);
+        scene.set_clock(if is_counted { minutes } else { minutes.max(scene.furthest) });
+    },
+};
