@@ -1,8 +1,8 @@
 //! Bodies of every entry point that step until their lease ends, in a process whose threads are blocked for longer than that,
 //! or that is stopped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -69,11 +69,6 @@ impl Body {
             "macro" => locked(client, number, self).await,
             _ => return self.request(client, key).await,
         };
-        if let Err(e) = &ended
-            && !e.is_lost()
-        {
-            eprintln!("FAILED {number} {e:?}");
-        }
         ended.is_err_and(|error| error.is_lost())
     }
 
@@ -143,11 +138,13 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
     }
 }
 
-/// Keeps both threads of the runtime, at once.
+/// Keeps both threads of the runtime, from the same moment on.
 async fn block(span: Duration) {
+    let both = Arc::new(Barrier::new(2));
     let blocked = [(); 2].map(|()| {
+        let both = Arc::clone(&both);
         tokio::spawn(async move {
-            tokio::task::yield_now().await;
+            both.wait();
             std::thread::sleep(span);
         })
     });
