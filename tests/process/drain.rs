@@ -28,11 +28,12 @@ fn a_service_that_drains_on_sigterm_leaves_no_key() {
     assert!(server.cli::<Vec<String>>("KEYS lock:served-*").is_empty());
     assert_eq!(worker.next().1, "waiter: Draining");
     let (_, event) = worker.next();
-    assert_eq!((number(&event, "finished"), number(&event, "stopped")), (5, 3), "{event}");
+    let (finished, stopped) = (number(&event, "finished"), number(&event, "stopped"));
+    assert_eq!((finished, stopped), (5, 3), "{event}");
     assert!(worker.ends_well());
     assert_eq!(server.get("lock:foreign").as_deref(), Some("other"));
     experiment.ran(1);
-    experiment.saw("bodies finished", 5);
-    experiment.saw("bodies stopped", 3);
+    experiment.saw("bodies finished", usize::try_from(finished).unwrap());
+    experiment.saw("bodies stopped", usize::try_from(stopped).unwrap());
     experiment.finish();
 }

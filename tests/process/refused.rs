@@ -12,11 +12,13 @@ use lock_tests::{Experiment, RedisServer, documented_user, dose, eventually, ms,
 use crate::support::worker::Worker;
 
 /// Outlives the refusal.
-const LONG: u64 = 9_000;
-/// Does not. Renewals that fail are repeated every twelfth of it, by which a shorter one would be a storm already.
+const LONG: u64 = 12_000;
+/// Does not. Renewals that fail are repeated faster towards the deadline, some twenty times for each lease.
 const SHORT: u64 = 3_000;
 /// For how long the server says no.
-const SPAN: Duration = ms(3_500);
+const SPAN: Duration = ms(6_000);
+/// Shortly before it says yes again.
+const LATE: Duration = ms(5_900);
 /// The longest pause between two attempts, and some time for a busy machine.
 const BACK: Duration = ms(1_500 + 1_500);
 /// A renewal that is due, likewise.
@@ -106,7 +108,7 @@ impl Scene {
         experiment.saw("waits ended by an error", 1);
         // Where nothing is open, nothing is sent, however often somebody asks. Else each claim is sent, and undone with tries of
         // its own, since it may have been refused half-way.
-        let pause = if refusal.kill { ms(10) } else { SPAN - ms(100) };
+        let pause = if refusal.kill { ms(10) } else { LATE };
         while start.elapsed() < SPAN {
             tokio::time::sleep(pause).await;
             let asked = client.mutex("asked").try_lock();

@@ -8,14 +8,27 @@ use lock_tests::{Experiment, RedisServer, Signal, client, dose, ms};
 use crate::support::worker::{Worker, number};
 
 /// How bodies are entered, as the worker and the report call that.
-const ENTRIES: [(&str, &str); 4] = [
+const WAYS: [(&str, &str); 4] = [
     ("run", "bodies of `run` cut off"),
     ("bind", "bodies of `bind` cut off"),
     ("macro", "bodies of locked functions cut off"),
     ("layer", "bodies of handlers cut off"),
 ];
 
-/// Lets a process enter `locks` bodies for each span of `block`, a quarter by each way, and looks at what came of them.
+/// A process that enters `locks` bodies for each span of `block`, in these ways in turn.
+fn enters(server: &RedisServer, ways: &str, (ttl, locks): (u64, usize), block: &[u64]) -> Worker {
+    let spans: Vec<_> = block.iter().map(u64::to_string).collect();
+    let spans = spans.join(",");
+    let args = [
+        format!("ttl={ttl}"),
+        format!("locks={locks}"),
+        format!("block={spans}"),
+        format!("ways={ways}"),
+    ];
+    Worker::start(server, "bodies", &args)
+}
+
+/// Lets a process enter `locks` bodies for each span of `block`, a quarter in each way, and looks at what came of them.
 fn bodies(
     experiment: &mut Experiment,
     (ttl, locks): (u64, usize),
@@ -23,20 +36,17 @@ fn bodies(
     stop: impl Fn(&Worker, usize),
 ) {
     let server = RedisServer::start();
-    let spans: Vec<_> = block.iter().map(u64::to_string).collect();
-    let args =
-        [format!("ttl={ttl}"), format!("locks={locks}"), format!("block={}", spans.join(","))];
-    let worker = Worker::start(&server, "bodies", &args);
+    let worker = enters(&server, &WAYS.map(|(way, _)| way).join(","), (ttl, locks), block);
     for (round, span) in block.iter().enumerate() {
         assert_eq!(worker.next().1, "held");
         stop(&worker, round);
         let (_, event) = worker.next();
         assert_eq!(number(&event, "late"), 0, "{event}");
-        for (entry, cut_off) in ENTRIES {
-            let lost = usize::try_from(number(&event, entry)).unwrap();
+        for (way, cut_off) in WAYS {
+            let lost = usize::try_from(number(&event, way)).unwrap();
             // A short span may cost a lease on a machine that does other things, too.
             let all = *span == 0 || *span > ttl;
-            assert!(!all || lost == locks / ENTRIES.len(), "{event} in round {round}");
+            assert!(!all || lost == locks / WAYS.len(), "{event} in round {round}");
             experiment.saw(cut_off, lost);
         }
         experiment.saw("steps", usize::try_from(number(&event, "steps")).unwrap());
@@ -47,7 +57,7 @@ fn bodies(
 }
 
 fn experiment(number: u32, fault: &'static str) -> Experiment {
-    let [run, bind, marked, layer] = ENTRIES.map(|(_, cut_off)| cut_off);
+    let [run, bind, marked, layer] = WAYS.map(|(_, cut_off)| cut_off);
     let name = "no poll of a body begins after its deadline";
     Experiment::new(number, name, fault, &["steps", run, bind, marked, layer])
 }
@@ -79,6 +89,22 @@ fn a_stopped_process_polls_a_body_after_its_deadline() {
         sleep(Duration::from_millis(ttl + ttl / 4 * (1 + round as u64 % 3)));
         worker.signal(Signal::CONT);
     });
+    experiment.finish();
+}
+
+/// Not a promise, but what makes the other two worth something.
+#[test]
+fn the_bodies_of_these_tests_notice_late_polls() {
+    let name = "control: a body in a `select!` beside its loss is polled late";
+    let fault = "all threads of the runtime blocked for 1.5 ttl";
+    let mut experiment = Experiment::new(43, name, fault, &["late polls noticed"]);
+    let server = RedisServer::start();
+    let worker = enters(&server, "select", (600, 20), &[900]);
+    assert_eq!(worker.next().1, "held");
+    let (_, event) = worker.next();
+    experiment.ran(20);
+    experiment.saw("late polls noticed", usize::try_from(number(&event, "late")).unwrap());
+    assert!(worker.ends_well());
     experiment.finish();
 }
 
