@@ -36,8 +36,8 @@ async fn take_turns(clients: &[LockClient], rounds: usize) -> Duration {
     start.elapsed()
 }
 
-/// Has the clients wait for one another, in turns: each gets the lock from one that holds it until `waits` says that the other has
-/// come as far as it can. Gives the number of hand-overs, and the longest.
+/// Has the clients wait for one another, in turns: each gets the lock from one that holds it until `waits` says that the next
+/// has come as far as it can. Gives the number of hand-overs, and the longest.
 async fn hand_over(
     clients: &[LockClient],
     rounds: usize,
