@@ -27,6 +27,14 @@ use crate::scope::{Holds, Scoped};
 ///
 /// When the lease is lost, the code that holds the guard goes on. [`Mutex::run`](crate::Mutex::run) and
 /// [`bind`](Self::bind) do stop a future, at its next await.
+///
+/// # Note: a guard that is never dropped is held for ever
+///
+/// One that is forgotten (`std::mem::forget`), leaked, or kept in a place that nobody clears is renewed as long as its process
+/// lives. [`max_hold`](crate::LockOptions::with_max_hold) bounds that: then the lease is lost with the reason
+/// [`MaxHold`](crate::LostReason::MaxHold), this process may claim the key again, and others get it when the ttl of the last
+/// renewal is over. A lease [without renewal](crate::LockOptions::without_renewal) ends by its ttl anyway. When the client
+/// [drains](crate::LockClient::drain), such a guard takes all the time there is, and its key is left to the ttl.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct MutexGuard {
     lease: Lease,

@@ -18,23 +18,24 @@ use crate::store::Name;
 
 /// A lock on one key, held by one owner at a time across all processes that share the store and namespace.
 ///
-/// Making one does no I/O, and cloning is cheap; one that is kept is a little faster than one made for each use. The futures
-/// own what they need, so they can be spawned, joined and selected as they are.
+/// Making one does no I/O, and cloning is cheap; one that is kept is a little faster than one made for each use. The futures of
+/// [`lock`](Self::lock) and [`try_lock`](Self::try_lock) own what they need, so they can be spawned, joined and selected as they
+/// are; that of [`run`](Self::run) borrows the mutex.
 ///
 /// # Order of service
 ///
-/// Tasks of one client that [`lock`](Self::lock) the same key are served in the order in which they came, and only the first of them
-/// asks the store. When a guard ends, the next one gets the lock from it in memory, in about a microsecond: with a
-/// [fencing token](crate::FencingToken) and a deadline check of its own, and on its own terms. What is left of the lease goes along;
-/// if that is noticeably less than the next one's ttl, it is renewed after 50 ms, so that short sections do not pay for it.
+/// Tasks of one client that [`lock`](Self::lock) the same key are served in the order in which they came, and only the first of
+/// them asks the store. When a guard ends, the next one gets the lock from it in memory, in about a microsecond: with a
+/// [fencing token](crate::FencingToken) and a deadline check of its own, and on its own terms. What is left of the lease goes
+/// along; if that is noticeably less than the next one's ttl, it is renewed after 50 ms, so that short sections do not pay.
 ///
-/// One grant of the store serves at most 64 tasks so, or as many as come within 5 ms; then the lock really goes back, so that other
-/// processes have their turn, and the next task's claim follows that release. So a process that waits has to wait
-/// for one block of each process before it, of 5 ms or one section, whichever is longer, however many tasks wait there; a process with a
-/// hundred tasks in line gets the same share as one with a single task.
+/// One grant of the store serves at most 64 tasks so, or as many as come within 5 ms; then the lock really goes back, so that
+/// other processes have their turn, and the next task's claim follows that release. So a process that waits has to wait
+/// for one block of each process before it, of 5 ms or one section, whichever is longer, however many tasks wait there; a process
+/// with a hundred tasks in line gets the same share as one with a single task.
 ///
-/// The lock goes back to the store at once, too, when nobody waits here, when the lease was lost, when its holder has a `min_hold`,
-/// when the next one needs a fencing token and the lease was taken [without](Self::without_fencing), when too
+/// The lock goes back to the store at once, too, when nobody waits here, when the lease was lost, when its holder has a
+/// `min_hold`, when the next one needs a fencing token and the lease was taken [without](Self::without_fencing), when too
 /// little of the lease is left, and while the client drains. Two clients in one process are two processes to each other.
 #[derive(Clone)]
 pub struct Mutex {
@@ -158,8 +159,8 @@ impl Mutex {
         acquire::lock(self.wish())
     }
 
-    /// Takes the lock if it is free: one round trip, and none if this process has it. (Without fencing, one more to a lock that is
-    /// taken: the plain `SET` does not say for how long.)
+    /// Takes the lock if it is free: one round trip, and none if this process has it. (Without fencing, one more to a lock that
+    /// is taken: the plain `SET` does not say for how long.)
     ///
     /// `None` means that another owner has it, or another task of this process: it does not take the lock from those who wait
     /// for it in line. A lock that a guard of this process gave back a moment ago counts as free: the release is sent first.
