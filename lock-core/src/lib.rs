@@ -64,6 +64,21 @@
 //! Guards that are alive when the runtime ends, and releases that had not been confirmed, are left to their ttl: call
 //! [`LockClient::drain`] before.
 //!
+//! # Errors
+//!
+//! There is one [`Error`]. Its [kind](ErrorKind) says what happened; [`is_busy`](Error::is_busy),
+//! [`is_unavailable`](Error::is_unavailable), [`is_lost`](Error::is_lost) and [`is_retryable`](Error::is_retryable) ask for the
+//! usual ones. A body whose lock was `Busy`, `Unavailable` or `Unknown` has not begun; after `Lost` it had, so look before you
+//! try again. Bad settings are [`ConfigError`]s where clients and stores are built.
+//!
+//! # Runtime
+//!
+//! Everything runs on tokio, on a runtime with timers and, for Redis, I/O (`enable_all`). Outside of one, futures of this crate
+//! give [`NoRuntime`](ErrorKind::NoRuntime) instead of a panic. Renewals and the releases of dropped guards are done by two
+//! tasks on the runtime where the client is first used. A body that blocks its thread can hold them up, and does on a
+//! `current_thread` runtime: use `spawn_blocking` with [`Mutex::blocking_lock`], or give those tasks a runtime of their own with
+//! [`LockClientBuilder::with_runtime`].
+//!
 //! # How it works
 //!
 //! Taking a free lock is one round trip: a script sets the key if it is absent, with the token and the ttl, and numbers the

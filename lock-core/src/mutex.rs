@@ -129,6 +129,9 @@ impl Mutex {
     /// them stands for the process in the store. When the store fails, it is asked again while there
     /// is time.
     ///
+    /// It is not re-entrant: a task that keeps a guard of the key and asks for another one waits for itself, and gets `Busy`.
+    /// [`run`](Self::run) within `run`, the macro and the layer enters the lock that the task has.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: if the store granted the lock meanwhile, or does so later,
@@ -142,7 +145,10 @@ impl Mutex {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store
     /// failed, within `wait` (or 50 ms, if that is longer; without a wait: within the store's own timeouts);
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if this task holds the key through `run`, the
-    /// macro or the layer; and what is wrong with the key, the options or the client.
+    /// macro or the layer; [`WrongKind`](crate::ErrorKind::WrongKind) if the name holds something that is not a lock;
+    /// [`Draining`](crate::ErrorKind::Draining) once the client drains; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a
+    /// tokio runtime; [`InvalidKey`](crate::ErrorKind::InvalidKey) and
+    /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for what this mutex was made with.
     ///
     /// # Examples
     ///
@@ -190,8 +196,11 @@ impl Mutex {
     ///
     /// The body gets a [`Lease`], which watches and can extend but not release. No poll of the body starts at
     /// or after the lease's deadline; if the lease is lost, the body is dropped at its next await. What
-    /// the body returns is never replaced by a failed release. If the task holds the key already, the body
-    /// runs under that lease.
+    /// the body returns is never replaced by a failed release. If the task holds the key already through `run`, the macro or the
+    /// layer, the body runs under that lease, and those that run side by side (`join!`) take turns.
+    ///
+    /// Returns once the next task of this process has the lock, or the store has answered the release; if it was asked twice
+    /// without an answer, that goes to the log and the release is repeated in the background.
     ///
     /// A fallible body gives a `Result` in a `Result`: end the function with it, or write `.await??`.
     ///
@@ -201,7 +210,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Lost`](crate::ErrorKind::Lost).
+    /// As [`lock`](Self::lock), but never `WouldDeadlock`; and [`Lost`](crate::ErrorKind::Lost) if the lease ended before the
+    /// body did: how far the body came is unknown.
     ///
     /// # Examples
     ///
@@ -237,7 +247,8 @@ impl Mutex {
         Ok(output)
     }
 
-    /// Takes the lock from a thread that is not in a runtime: a plain thread, or one of `spawn_blocking`.
+    /// Takes the lock on a thread that may block: a plain one, or one of `spawn_blocking`. Give it back by
+    /// [`blocking_release`](MutexGuard::blocking_release), or by dropping the guard.
     ///
     /// Waits no longer than [`lock`](Self::lock) does, whatever else the client's runtime is busy with.
     ///

@@ -29,6 +29,8 @@ impl Lease {
     }
 
     /// The number of this grant: send it along with each write to a resource that checks it.
+    ///
+    /// 0 if the lock was taken [without fencing](crate::LockOptions::without_fencing).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.0.fence()
@@ -49,7 +51,7 @@ impl Lease {
         self.0.observe().is_ok()
     }
 
-    /// Waits until the lease is over, and says why.
+    /// Waits until the lease is over, and says why; also when its own guard has [released](LostReason::Released) it.
     ///
     /// Ready at the local deadline, as exactly as the runtime's timers are, even if no answer comes from the store. A
     /// runtime that is blocked, or a machine that was suspended, tells it late: [`is_valid`](Self::is_valid) is exact.
@@ -63,7 +65,7 @@ impl Lease {
         poll_fn(|cx| watch.poll_end(deadline.as_mut(), cx)).await
     }
 
-    /// Makes the lease last at least `ttl` from now, or until `max_hold`; one round trip. Never shortens it.
+    /// Makes the lease last for `ttl` from now, less the margin, or until `max_hold`; one round trip. Never shortens it.
     ///
     /// Later renewals keep the lock's own ttl, and do not shorten this one either.
     ///
@@ -76,7 +78,8 @@ impl Lease {
     ///
     /// [`Lost`](ErrorKind::Lost) if the lease is over, [`Unknown`](ErrorKind::Unknown) or
     /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps the deadline that
-    /// it had. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24 h.
+    /// it had. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24 h;
+    /// [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
     pub fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let held = Arc::clone(&self.0);
         async move {

@@ -12,9 +12,12 @@
 //! - **Repeats are harmless.** A claim, renewal or release that is delivered twice does no more than
 //!   one. A claim that finds its own token is granted again.
 //! - **Say what you know.** "Busy" only for a definite no; [`Error::unknown`] when the store may have acted;
-//!   [`Error::unavailable`] when it certainly did not.
+//!   [`Error::unavailable`] when it certainly did not. A name that holds something else than a lock is
+//!   [`Error::wrong_kind`] for a claim, and another owner for renewals and releases.
 //! - **Every future may be dropped.** The client then sends a release of the token;
 //!   [`Freed::again_at`] asks for another one while a claim may still be under way.
+//!
+//! With the feature `test-util`, `conformance_tests!` runs a suite for these rules on a store of yours.
 
 mod capability;
 mod memory;
