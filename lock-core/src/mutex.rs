@@ -129,7 +129,7 @@ impl Mutex {
     /// them stands for the process in the store. When the store fails, it is asked again while there
     /// is time.
     ///
-    /// It is not re-entrant: a task that keeps a guard of the key and asks for another one waits for itself, and gets `Busy`.
+    /// It is not re-entrant: a task that keeps a guard of the key and asks for another one waits for itself until `wait` is over.
     /// [`run`](Self::run) within `run`, the macro and the layer enters the lock that the task has.
     ///
     /// # Cancel safety
