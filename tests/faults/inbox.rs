@@ -309,10 +309,18 @@ async fn an_uncontended_lock_costs_a_subscription() {
         [before[0] + 11, before[1] + 10]
     );
     assert!(server.queue("k").is_empty());
-    // Within a tight wait there is the time to find out that it is busy.
-    let error = client.mutex("k").with_wait(ms(50)).lock().await.unwrap_err();
-    assert!(error.is_busy(), "{error:?}");
-    settled(&client).await;
+    // Within a tight wait there is the time to find out that it is busy, unless the machine takes it all.
+    let mut told = false;
+    for _ in 0..20 {
+        let error = client.mutex("k").with_wait(ms(50)).lock().await.unwrap_err();
+        told |= error.is_busy();
+        assert!(told || error.is_unavailable(), "{error:?}");
+        settled(&client).await;
+        if told {
+            break;
+        }
+    }
+    assert!(told, "never told that it is busy");
     assert!(server.queue("k").is_empty());
     let (_, took) = within("an answer", AT_ONCE, client.mutex("k").try_lock()).await;
     assert!(took < AT_ONCE);
