@@ -27,6 +27,14 @@ use crate::scope::{Holds, Scoped};
 ///
 /// When the lease is lost, the code that holds the guard goes on. [`Mutex::run`](crate::Mutex::run) and
 /// [`bind`](Self::bind) do stop a future, at its next await.
+///
+/// # Note: a guard that is never dropped is held for ever
+///
+/// One that is forgotten (`std::mem::forget`), leaked, or kept in a place that nobody clears is renewed as long as its process
+/// lives. [`max_hold`](crate::LockOptions::with_max_hold) bounds that: then the lease is lost with the reason
+/// [`MaxHold`](crate::LostReason::MaxHold), this process may claim the key again, and others get it when the ttl of the last
+/// renewal is over. A lease [without renewal](crate::LockOptions::without_renewal) ends by its ttl anyway. When the client
+/// [drains](crate::LockClient::drain), such a guard takes all the time there is, and its key is left to the ttl.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct MutexGuard {
     lease: Lease,
@@ -61,7 +69,8 @@ impl MutexGuard {
 
     /// Releases the lock and waits for the store's answer; does not wait if another task of this process gets the lock.
     ///
-    /// If no answer comes, the janitor goes on trying in the background.
+    /// Asks the store once more if the first answer does not come; after that the janitor goes on trying in the background.
+    /// Under `min_hold` the key stays taken for the rest of that time, and the lock is released all the same.
     ///
     /// # Cancel safety
     ///
@@ -69,8 +78,10 @@ impl MutexGuard {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the
-    /// store did not answer two tries. What was done under the lock stays done.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store did not answer two
+    /// tries, `Unknown` also if the first was not answered and the second came after the lease's deadline: then the lock is free,
+    /// and nobody can tell what freed it. [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime; the release is made
+    /// good where the client is used next. What was done under the lock stays done, whatever the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let ended = self.lease.0.end();
         // The guard's own drop has nothing to do, now or when the future is dropped.
@@ -103,7 +114,7 @@ impl MutexGuard {
         Ok(released)
     }
 
-    /// Releases the lock from a thread that is not in a runtime, and waits for the answer.
+    /// Releases the lock from a thread that may block, a plain one or one of `spawn_blocking`, and waits for the answer.
     ///
     /// # Panics
     ///
@@ -111,7 +122,8 @@ impl MutexGuard {
     ///
     /// # Errors
     ///
-    /// As [`release`](Self::release).
+    /// As [`release`](Self::release). [`NoRuntime`](crate::ErrorKind::NoRuntime) on a plain thread if the client's tasks run
+    /// nowhere.
     pub fn blocking_release(self) -> Result<Released, Error> {
         let client = Arc::clone(&self.lease.0.client);
         client.block_on(self.release())?
@@ -119,9 +131,10 @@ impl MutexGuard {
 
     /// Drives `future` as long as the lease is good, as [`Mutex::run`](crate::Mutex::run) does.
     ///
-    /// The clock is read before each poll: no poll starts at or after the deadline. Within the future the
-    /// lock counts as held by the task: [`current`](crate::current) gives the lease, and nested calls of
-    /// functions that lock the same key through the macro enter it again.
+    /// The clock is read before each poll: no poll starts at or after the deadline. What a poll does is not interrupted, so a
+    /// call that blocks the thread may outlast the lease. Within the future the lock counts as held by the
+    /// task: [`current`](crate::current) gives the lease, and nested calls of functions that lock the same key through the macro
+    /// enter it again.
     ///
     /// # Cancel safety
     ///

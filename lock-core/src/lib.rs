@@ -64,6 +64,21 @@
 //! Guards that are alive when the runtime ends, and releases that had not been confirmed, are left to their ttl: call
 //! [`LockClient::drain`] before.
 //!
+//! # Errors
+//!
+//! There is one [`Error`]. Its [kind](ErrorKind) says what happened; [`is_busy`](Error::is_busy),
+//! [`is_unavailable`](Error::is_unavailable), [`is_lost`](Error::is_lost) and [`is_retryable`](Error::is_retryable) ask for the
+//! usual ones. A body whose lock was `Busy`, `Unavailable` or `Unknown` has not begun; after `Lost` it had, so look before you
+//! try again. Bad settings are [`ConfigError`]s where clients and stores are built.
+//!
+//! # Runtime
+//!
+//! Everything runs on tokio, on a runtime with timers and, for Redis, I/O (`enable_all`). Outside of one, futures of this crate
+//! give [`NoRuntime`](ErrorKind::NoRuntime) instead of a panic. Renewals and the releases of dropped guards are done by two
+//! tasks on the runtime where the client is first used. A body that blocks its thread can hold them up, and does on a
+//! `current_thread` runtime: use `spawn_blocking` with [`Mutex::blocking_lock`], or give those tasks a runtime of their own with
+//! [`LockClientBuilder::with_runtime`].
+//!
 //! # How it works
 //!
 //! Taking a free lock is one round trip: a script sets the key if it is absent, with the token and the ttl, and numbers the
@@ -79,12 +94,12 @@
 //! processes get their turn. The line as a whole has one claim in the store.
 //!
 //! On Redis the claims of processes stand in a queue, first come first served. The release gives the lock straight to the
-//! first of them for a short time (3 s, or the ttl if that is less) and tells it by pub/sub; whoever holds it for more than 50 ms makes it the full
-//! ttl. So a hand-over costs two commands however many wait. Claims are repeated, the first about once a second, which finds
-//! a grant whose message was lost. A place in the queue is lost by one who cannot be told at that moment, who does not enter in
-//! time, or who was paused for longer than its ticket lasts. Clients that only `SET .. NX PX` never queue; a lock that one of them holds
-//! is asked for every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes those who do, but
-//! [without fencing](LockOptions::without_fencing) anyone may take a lock that has just expired.
+//! first of them for a short time (3 s, or the ttl if that is less) and tells it by pub/sub; whoever holds it for more than 50 ms
+//! makes it the full ttl. So a hand-over costs two commands however many wait. Claims are repeated, the first about once a
+//! second, which finds a grant whose message was lost. A place in the queue is lost by one who cannot be told at that moment,
+//! who does not enter in time, or who was paused for longer than its ticket lasts. Clients that only `SET .. NX PX` never queue;
+//! a lock that one of them holds is asked for every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes
+//! those who do, but [without fencing](LockOptions::without_fencing) anyone may take a lock that has just expired.
 //!
 //! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
 //! case); the deadline, the fence and the void time are this crate's additions.
@@ -93,11 +108,11 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `macros` | yes | [`#[distributed_lock]`](distributed_lock), [`key!`], `#[derive(KeyPart)]`; without it, keys are built by [`KeyPart`] implementers and [`Key::new`] |
+//! | `macros` | yes | [`#[distributed_lock]`](distributed_lock), [`key!`], `#[derive(KeyPart)]`; without it, see [`Key`] |
 //! | `redis` | yes | [`store::RedisStore`]; without it, [`store::MemoryStore`] and stores of your own |
 //! | `redis-tls` | no | `rediss://` URLs, by rustls with the platform's root certificates |
 //! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
-//! | `test-util` | no | `testing`: a conformance suite for stores and a store that fails on command; leases follow a paused tokio clock |
+//! | `test-util` | no | `testing`: for tests of stores and of code that locks; leases follow a paused tokio clock |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Whether a known bug is to be there: never, but in a build of the bug zoo.

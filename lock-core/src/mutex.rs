@@ -18,23 +18,24 @@ use crate::store::Name;
 
 /// A lock on one key, held by one owner at a time across all processes that share the store and namespace.
 ///
-/// Making one does no I/O, and cloning is cheap; one that is kept is a little faster than one made for each use. The futures
-/// own what they need, so they can be spawned, joined and selected as they are.
+/// Making one does no I/O, and cloning is cheap; one that is kept is a little faster than one made for each use. The futures of
+/// [`lock`](Self::lock) and [`try_lock`](Self::try_lock) own what they need, so they can be spawned, joined and selected as they
+/// are; that of [`run`](Self::run) borrows the mutex.
 ///
 /// # Order of service
 ///
-/// Tasks of one client that [`lock`](Self::lock) the same key are served in the order in which they came, and only the first of them
-/// asks the store. When a guard ends, the next one gets the lock from it in memory, in about a microsecond: with a
-/// [fencing token](crate::FencingToken) and a deadline check of its own, and on its own terms. What is left of the lease goes along;
-/// if that is noticeably less than the next one's ttl, it is renewed after 50 ms, so that short sections do not pay for it.
+/// Tasks of one client that [`lock`](Self::lock) the same key are served in the order in which they came, and only the first of
+/// them asks the store. When a guard ends, the next one gets the lock from it in memory, in about a microsecond: with a
+/// [fencing token](crate::FencingToken) and a deadline check of its own, and on its own terms. What is left of the lease goes
+/// along; if that is noticeably less than the next one's ttl, it is renewed after 50 ms, so that short sections do not pay.
 ///
-/// One grant of the store serves at most 64 tasks so, or as many as come within 5 ms; then the lock really goes back, so that other
-/// processes have their turn, and the next task's claim follows that release. So a process that waits has to wait
-/// for one block of each process before it, of 5 ms or one section, whichever is longer, however many tasks wait there; a process with a
-/// hundred tasks in line gets the same share as one with a single task.
+/// One grant of the store serves at most 64 tasks so, or as many as come within 5 ms; then the lock really goes back, so that
+/// other processes have their turn, and the next task's claim follows that release. So a process that waits has to wait
+/// for one block of each process before it, of 5 ms or one section, whichever is longer, however many tasks wait there; a process
+/// with a hundred tasks in line gets the same share as one with a single task.
 ///
-/// The lock goes back to the store at once, too, when nobody waits here, when the lease was lost, when its holder has a `min_hold`,
-/// when the next one needs a fencing token and the lease was taken [without](Self::without_fencing), when too
+/// The lock goes back to the store at once, too, when nobody waits here, when the lease was lost, when its holder has a
+/// `min_hold`, when the next one needs a fencing token and the lease was taken [without](Self::without_fencing), when too
 /// little of the lease is left, and while the client drains. Two clients in one process are two processes to each other.
 #[derive(Clone)]
 pub struct Mutex {
@@ -128,6 +129,9 @@ impl Mutex {
     /// them stands for the process in the store. When the store fails, it is asked again while there
     /// is time.
     ///
+    /// It is not re-entrant: a task that keeps a guard of the key and asks for another one waits for itself until `wait` is over.
+    /// [`run`](Self::run) within `run`, the macro and the layer enters the lock that the task has.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: if the store granted the lock meanwhile, or does so later,
@@ -141,7 +145,10 @@ impl Mutex {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store
     /// failed, within `wait` (or 50 ms, if that is longer; without a wait: within the store's own timeouts);
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if this task holds the key through `run`, the
-    /// macro or the layer; and what is wrong with the key, the options or the client.
+    /// macro or the layer; [`WrongKind`](crate::ErrorKind::WrongKind) if the name holds something that is not a lock;
+    /// [`Draining`](crate::ErrorKind::Draining) once the client drains; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a
+    /// tokio runtime; [`InvalidKey`](crate::ErrorKind::InvalidKey) and
+    /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for what this mutex was made with.
     ///
     /// # Examples
     ///
@@ -158,8 +165,8 @@ impl Mutex {
         acquire::lock(self.wish())
     }
 
-    /// Takes the lock if it is free: one round trip, and none if this process has it. (Without fencing, one more to a lock that is
-    /// taken: the plain `SET` does not say for how long.)
+    /// Takes the lock if it is free: one round trip, and none if this process has it. (Without fencing, one more to a lock that
+    /// is taken: the plain `SET` does not say for how long.)
     ///
     /// `None` means that another owner has it, or another task of this process: it does not take the lock from those who wait
     /// for it in line. A lock that a guard of this process gave back a moment ago counts as free: the release is sent first.
@@ -189,8 +196,11 @@ impl Mutex {
     ///
     /// The body gets a [`Lease`], which watches and can extend but not release. No poll of the body starts at
     /// or after the lease's deadline; if the lease is lost, the body is dropped at its next await. What
-    /// the body returns is never replaced by a failed release. If the task holds the key already, the body
-    /// runs under that lease.
+    /// the body returns is never replaced by a failed release. If the task holds the key already through `run`, the macro or the
+    /// layer, the body runs under that lease, and those that run side by side (`join!`) take turns.
+    ///
+    /// Returns once the next task of this process has the lock, or the store has answered the release; if it was asked twice
+    /// without an answer, that goes to the log and the release is repeated in the background.
     ///
     /// A fallible body gives a `Result` in a `Result`: end the function with it, or write `.await??`.
     ///
@@ -200,7 +210,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), and [`Lost`](crate::ErrorKind::Lost).
+    /// As [`lock`](Self::lock), but never `WouldDeadlock`; and [`Lost`](crate::ErrorKind::Lost) if the lease ended before the
+    /// body did: how far the body came is unknown.
     ///
     /// # Examples
     ///
@@ -236,7 +247,8 @@ impl Mutex {
         Ok(output)
     }
 
-    /// Takes the lock from a thread that is not in a runtime: a plain thread, or one of `spawn_blocking`.
+    /// Takes the lock on a thread that may block: a plain one, or one of `spawn_blocking`. Give it back by
+    /// [`blocking_release`](MutexGuard::blocking_release), or by dropping the guard.
     ///
     /// Waits no longer than [`lock`](Self::lock) does, whatever else the client's runtime is busy with.
     ///

@@ -34,38 +34,52 @@ async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient, c
     assert!(store.get_ref().is_empty(), "{case}: a lock is left in the store");
 }
 
+/// Who has the lock that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Behind {
+    Nobody,
+    Holder,
+    /// One that gives it back between the last poll and the drop, so that the grant crosses the cancellation.
+    Leaver,
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
+    let (mut entered, mut dropped, mut crossed) = (0, 0, 0);
     for gate in GATES {
         for polls in 0..8 {
-            for waiting in [false, true] {
-                let case =
-                    format!("{gate:?}, dropped after {polls} polls, behind a holder: {waiting}");
+            for behind in [Behind::Nobody, Behind::Holder, Behind::Leaver] {
+                let case = format!("{gate:?}, dropped after {polls} polls, behind {behind:?}");
                 let store = GatedStore::new(MemoryStore::new());
                 let client = client(&store);
-                let holder = match waiting {
-                    true => Some(LockClient::builder(store.get_ref().clone()).build().unwrap()),
-                    false => None,
-                };
-                let held = match &holder {
-                    Some(holder) => Some(holder.mutex("k").lock().await.unwrap()),
-                    None => None,
+                let holder = LockClient::builder(store.get_ref().clone()).build().unwrap();
+                let mut held = match behind {
+                    Behind::Nobody => None,
+                    Behind::Holder | Behind::Leaver => {
+                        Some(holder.mutex("k").lock().await.unwrap())
+                    }
                 };
                 store.set(|gates| gates.acquire = gate);
                 {
                     let mut lock = pin!(client.mutex("k").lock());
-                    for poll in 0..polls {
-                        if poll!(lock.as_mut()).is_ready() {
+                    let mut is_done = false;
+                    for _ in 0..polls {
+                        is_done = poll!(lock.as_mut()).is_ready();
+                        if is_done {
                             break;
-                        }
-                        if poll == 3
-                            && let Some(held) = &held
-                        {
-                            // The grant crosses the cancellation.
-                            held.extend(Duration::from_secs(1)).await.unwrap();
                         }
                         tokio::time::advance(Duration::from_millis(10)).await;
                     }
+                    if behind == Behind::Leaver
+                        && let Some(held) = held.take()
+                    {
+                        held.release().await.unwrap();
+                        // It is the turn of a claim that nobody polls any more.
+                        let taken = !store.get_ref().is_empty();
+                        crossed += u32::from(taken && !is_done);
+                    }
+                    entered += u32::from(is_done);
+                    dropped += u32::from(!is_done);
                 }
                 if let Some(held) = held {
                     held.release().await.unwrap();
@@ -75,11 +89,13 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
             }
         }
     }
+    assert!(entered > 20 && dropped > 40, "{entered} entered, {dropped} dropped");
+    assert!(crossed > 10, "{crossed} had their turn when they were dropped");
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
-    let mut denied = 0;
+    let (mut held, mut denied) = (0, 0);
     for acquire in GATES {
         for renew in GATES {
             for release in GATES {
@@ -95,6 +111,7 @@ async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
                             assert!(matches!(acquire, Gate::Open | Gate::Slow(_)), "{case}");
                             tokio::time::sleep(Duration::from_millis(600)).await;
                             assert!(guard.is_valid(), "{case}");
+                            held += 1;
                             drop(guard.release().await);
                         }
                         Err(error) => {
@@ -111,11 +128,12 @@ async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
             }
         }
     }
-    assert_eq!(denied, 3 * 25, "the gates that deny were met");
+    assert_eq!((held, denied), (2 * 25, 3 * 25), "the gates that deny were met");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_release_dropped_after_any_poll_goes_on_in_the_background() {
+    let (mut done, mut dropped) = (0, 0);
     for gate in GATES {
         for polls in 0..4 {
             let case = format!("{gate:?}, dropped after {polls} polls");
@@ -125,16 +143,21 @@ async fn a_release_dropped_after_any_poll_goes_on_in_the_background() {
             store.set(|gates| gates.release = gate);
             {
                 let mut release = pin!(guard.release());
+                let mut is_done = false;
                 for _ in 0..polls {
-                    if poll!(release.as_mut()).is_ready() {
+                    is_done = poll!(release.as_mut()).is_ready();
+                    if is_done {
                         break;
                     }
                     tokio::time::advance(Duration::from_millis(10)).await;
                 }
+                done += u32::from(is_done);
+                dropped += u32::from(!is_done);
             }
             nothing_is_left(&store, &client, &case).await;
         }
     }
+    assert!(done > 5 && dropped > 5, "{done} done, {dropped} dropped");
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,7 +96,7 @@ async fn a_failed_renewal_is_no_loss_and_a_silent_store_is_one_at_the_deadline()
 
     store.set(|gates| gates.renew = Gate::Refused);
     tokio::time::sleep(TTL / 2).await;
-    assert!(guard.is_valid());
+    assert!(store.renewals() > 0 && guard.is_valid());
     let before = guard.remaining();
     store.set(|gates| gates.renew = Gate::Open);
     tokio::time::sleep(TTL / 4).await;
@@ -125,6 +125,44 @@ async fn max_hold_ends_a_lease_that_could_be_renewed() {
     assert!(start.elapsed() >= TTL * 2 && start.elapsed() < TTL * 2 + Duration::from_millis(50));
     settled(&client).await;
     drop(client.mutex("k").without_wait().lock().await.unwrap());
+}
+
+/// Nobody drops it any more, so its renewal ends with its process, or by `max_hold`.
+#[tokio::test(start_paused = true)]
+#[allow(clippy::mem_forget)] // it is what is tried
+async fn a_forgotten_guard_is_renewed_until_its_max_hold() {
+    let store = GatedStore::new(MemoryStore::new());
+    let options = LockOptions::new().with_ttl(TTL);
+    let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
+    let other = LockClient::builder(store.get_ref().clone()).build().unwrap();
+    let most = TTL * 10;
+    let guard = client.mutex("bounded").with_max_hold(most).lock().await.unwrap();
+    let (lease, start) = (guard.lease(), tokio::time::Instant::now());
+    std::mem::forget(guard);
+    tokio::time::sleep(most.saturating_sub(Duration::from_millis(1))).await;
+    assert!(lease.is_valid() && store.renewals() > 10, "{}", store.renewals());
+    let renewals = store.renewals();
+    assert_eq!(lease.lost().await, LostReason::MaxHold);
+    assert_eq!(start.elapsed(), most);
+
+    // Others get it when the ttl of the last renewal is over, and so does its own process.
+    let next = other.mutex("bounded").with_wait(TTL * 2).lock().await.unwrap();
+    assert!(start.elapsed() <= most + TTL, "{:?}", start.elapsed());
+    assert!(next.fencing_token() > lease.fencing_token());
+    assert_eq!(next.release().await.unwrap(), Released::InTime);
+    client.mutex("bounded").without_wait().lock().await.unwrap().release().await.unwrap();
+    tokio::time::sleep(TTL * 10).await;
+    assert_eq!(store.renewals(), renewals, "not renewed any more");
+    assert!(store.get_ref().is_empty());
+
+    // Without it there is no end but that of the process, or of the client.
+    std::mem::forget(client.mutex("unbounded").lock().await.unwrap());
+    tokio::time::sleep(TTL * 100).await;
+    assert!(other.mutex("unbounded").try_lock().await.unwrap().is_none());
+    let drained = client.drain(TTL).await;
+    assert_eq!((drained.held, drained.pending), (2, 0), "nobody ended either of them");
+    tokio::time::sleep(TTL).await;
+    assert!(store.get_ref().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -418,7 +456,9 @@ async fn a_release_that_was_not_sent_did_not_free_the_lock() {
     let thief = other.mutex("k").lock().await.unwrap();
     store.set(|gates| gates.release = Gate::Slow(Duration::from_millis(50)));
     store.refuse_once();
+    let start = tokio::time::Instant::now();
     assert_eq!(guard.release().await.unwrap(), Released::TakenByOther);
+    assert_eq!(start.elapsed(), Duration::from_millis(50), "once refused, once sent");
     assert!(thief.is_valid());
 }
 

@@ -1,13 +1,18 @@
-//! Renewals that cross releases, many times, on a paused clock.
+//! Renewals that cross releases or wait for others, on a paused clock.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
+use std::fmt;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::store::MemoryStore;
+use lock_core::store::{
+    BoxFuture, Capabilities, Claim, Freed, Grant, MemoryStore, Refusal, Release, Renewal, Renewed,
+    Store, Waiting,
+};
 use lock_core::testing::{Gate, GatedStore, Vitals};
-use lock_core::{LockClient, LockOptions, Released};
+use lock_core::{Error, LockClient, LockOptions, LostReason, Released};
 
 /// The shortest there is, renewed for the first time after a third of it.
 const TTL: Duration = Duration::from_millis(100);
@@ -55,4 +60,104 @@ async fn a_lease_that_was_released_is_renewed_while_somebody_watches_it() {
     assert_eq!(store.renewals(), renewals);
     assert!(!watched.is_valid());
     assert!(store.get_ref().is_empty());
+}
+
+/// A store that answers a call only when it has given up on the names that begin with "stuck", and that has all the patience
+/// that it is allowed: as one does whose request timeout is long.
+#[derive(Clone, Debug)]
+struct Patient {
+    inner: MemoryStore,
+    /// The keys of each call.
+    calls: Arc<Mutex<Vec<Vec<String>>>>,
+}
+
+impl Store for Patient {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        self.inner.try_acquire(claim)
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        claim: &'a Claim,
+        waiting: &'a Waiting<'a>,
+    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        self.inner.acquire(claim, waiting)
+    }
+
+    fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+        let keys = renewals.iter().map(|renewal| renewal.name.key().to_owned()).collect();
+        self.calls.lock().unwrap().push(keys);
+        Box::pin(async move {
+            let mut answers = self.inner.renew(renewals).await;
+            for (renewal, answer) in renewals.iter().zip(&mut answers) {
+                if renewal.name.key().starts_with("stuck") {
+                    tokio::time::sleep(renewal.until.remaining()).await;
+                    let silence = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                    *answer = Err(Error::unknown("no answer", silence));
+                }
+            }
+            answers
+        })
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+        self.inner.release(release)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+}
+
+impl fmt::Display for Patient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("patient")
+    }
+}
+
+/// Leases that are due together are renewed by one call, which ends when the last of them is answered: the others do not wait
+/// for that beyond their own patience, however long the store's is.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_that_was_renewed_together_with_one_that_hangs() {
+    let secs = Duration::from_secs;
+    for (stuck, quick) in [(60, 9), (60, 20), (600, 7), (86_400, 3_600)] {
+        let (stuck, quick) = (secs(stuck), secs(quick));
+        let store = Patient { inner: MemoryStore::new(), calls: Arc::default() };
+        let client = LockClient::builder(store.clone()).build().unwrap();
+        let hangs = client.mutex("stuck").with_ttl(stuck).lock().await.unwrap();
+        // Both are due at about the same time, a third of what remains of each.
+        let due = |ttl: Duration| ttl * 33 / 100;
+        tokio::time::sleep(due(stuck).saturating_sub(due(quick))).await;
+        let options = LockOptions::new().with_ttl(quick);
+        let guards = [
+            client.mutex("quick").with_options(options).lock().await.unwrap(),
+            client.mutex("other").with_options(options).lock().await.unwrap(),
+        ];
+        assert_eq!(hangs.lost().await, LostReason::Expired);
+        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        assert_eq!(lost, 0, "of {quick:?} beside {stuck:?}");
+        let calls = store.calls.lock().unwrap().clone();
+        let together = calls.iter().filter(|keys| keys.len() > 1 && keys.contains(&"stuck".into()));
+        assert!(together.count() > 0, "{quick:?} beside {stuck:?}: they did not go together");
+        for guard in guards {
+            assert_eq!(guard.release().await.unwrap(), Released::InTime);
+        }
+        drop(hangs);
+    }
+}
+
+/// What was renewed together and answered in time is believed, whatever became of the others.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_leases_are_renewed_by_a_few_calls() {
+    let store = Patient { inner: MemoryStore::new(), calls: Arc::default() };
+    let client = LockClient::builder(store.clone()).build().unwrap();
+    let mut guards = Vec::new();
+    for key in 0..1_000 {
+        guards.push(client.mutex(format!("k{key}")).lock().await.unwrap());
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(guards.iter().all(|guard| guard.is_valid()));
+    let calls = store.calls.lock().unwrap().clone();
+    let renewed: usize = calls.iter().map(Vec::len).sum();
+    assert!(renewed >= 10_000 && calls.len() * 100 < renewed, "{} calls, {renewed}", calls.len());
 }

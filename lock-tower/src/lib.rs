@@ -6,7 +6,8 @@
 //! # The rules
 //!
 //! 1. The key is taken from the head of the request. **No key is not "no lock"**: such a request gets 400, unless
-//!    [`allow_unkeyed`](LockLayer::allow_unkeyed) lets it pass.
+//!    [`allow_unkeyed`](LockLayer::allow_unkeyed) lets it pass. (A `PathKey` on a route without its parameter is a mistake
+//!    in the program: 500.)
 //! 2. A request does not wait for the one before it unless told to ([`with_wait`](LockLayer::with_wait)): busy is 409
 //!    with `Retry-After`. If the store is down, or its answer unknown, that is 503, and never "busy".
 //! 3. The handler never runs without the lock. When the lock is lost, the handler is dropped at its next `await` and
@@ -136,6 +137,12 @@
 //!
 //! # Caveats
 //!
+//! - **It is a lock, not a record.** A request that comes when the one before it is done is handled: that the same thing
+//!   is not done twice is for the handler to see, under the lock.
+//! - Every request of the wrapped routes is locked, whatever its method: also a `GET`, or the `OPTIONS` of a browser.
+//!   Put the layer on a [method](https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.layer),
+//!   and CORS outside of it.
+//! - A handler that blocks its thread is not stopped when the lock is lost, and may hold up its renewal.
 //! - **Uploads are read under the lock**, since the handler reads the request body. A client that sends slowly keeps
 //!   the key for as long: set [`with_max_hold`](lock_core::LockOptions::with_max_hold) or a timeout for the body.
 //! - An upgrade (a websocket) ends the request at the 101, and with it the lock.

@@ -26,7 +26,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// | refusal | status | gRPC |
 /// |---|---|---|
 /// | another request holds the key | 409 with `Retry-After` | `ABORTED` |
-/// | the store is down or its answer unknown, the client is draining, too many requests wait | 503 with `Retry-After` | `UNAVAILABLE` |
+/// | the store is down or silent, the client is draining, too many requests wait | 503 with `Retry-After` | `UNAVAILABLE` |
 /// | the lock was lost while the handler ran | 503 | `UNAVAILABLE` |
 /// | no key, or one that cannot be used | 400 | `INVALID_ARGUMENT` |
 /// | the layer or the store is set up wrongly | 500 | `INTERNAL` |

@@ -27,7 +27,8 @@ pub(crate) struct Active(Arc<HeldCount>);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases are over for this process; their ttl frees the keys.
+    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases are over for this process; their
+    /// ttl frees the keys.
     pub held: usize,
     /// Releases that the store had not confirmed. The ttl frees those keys.
     pub pending: usize,

@@ -1,8 +1,8 @@
 //! One task that renews all leases of a client, in the order in which they are due.
 //!
-//! Leases that are due at about the same time go to the store together; each has its own answer,
-//! and one that fails or hangs delays no other. The same schedule ends leases that are not renewed,
-//! so that those who watch or wait behind them learn of it on time.
+//! Leases that are due at about the same time go to the store together; each has its own answer. One that fails delays no
+//! other, and for one that hangs the others wait no longer than leaves each of them time for another try. The same schedule ends
+//! leases that are not renewed, so that those who watch or wait behind them learn of it on time.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use crate::error::{Error, ErrorKind};
 use crate::held::{Held, OnDue};
 use crate::random;
-use crate::store::{Renewal, Store};
-use crate::time::{Instant, sleep_until_some, timeout_at};
+use crate::store::{Renewal, Renewed, Store};
+use crate::time::{Instant, Late, sleep_until_some, timeout_at};
 
 /// A place in the schedule.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -47,7 +47,8 @@ struct Schedule {
 
 /// What is due within this span goes along now: waking up for each costs more than renewing early.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Stores take no longer than this to connect and to wait for an answer, so renewals with more time than this end together.
+/// Renewals with less time than this go alone, so that they hear of theirs however long others take. Those with more go together:
+/// mostly a store has connected and given up waiting by then, and where it has more patience they lose one of several tries.
 const PRESSING: Duration = Duration::from_secs(2);
 /// Renewals that go to the store in one call.
 const BATCH: usize = 256;
@@ -120,19 +121,16 @@ impl Renewer {
         let (leases, renewals): (Vec<_>, Vec<_>) = due.into_iter().unzip();
         let mut at_work = AtWork::new(self, leases);
         async move {
-            let last = renewals.iter().map(|renewal| renewal.until).max();
-            let answers = match last {
-                // A store keeps to `until` by itself, as a rule.
-                Some(last) => timeout_at(last, store.renew(&renewals)).await.unwrap_or_default(),
-                None => Vec::new(),
+            let mut call = store.renew(&renewals);
+            let answers = loop {
+                let Some(until) = at_work.patience(&renewals) else { break Vec::new() };
+                match timeout_at(until, &mut call).await {
+                    Ok(answers) => break answers,
+                    // The call is answered when the last of its renewals is, and that one may have far more time.
+                    Err(Late) => at_work.give_up(&renewals),
+                }
             };
-            let mut answers = answers.into_iter();
-            for lease in &at_work.leases {
-                let answer = answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown)));
-                lease.on_renewed(answer, random::byte());
-            }
-            // Each has its place in the schedule again, or is over.
-            at_work.leases.clear();
+            at_work.settle(answers);
         }
     }
 
@@ -177,11 +175,12 @@ impl Renewer {
     }
 }
 
-/// Leases that are being renewed. If the task's runtime goes away they return to the schedule.
+/// Leases that are being renewed by one call. If the task's runtime goes away they return to the schedule.
 struct AtWork<'a> {
     renewer: &'a Renewer,
     number: u64,
-    leases: Vec<Arc<Held>>,
+    /// In the order of their renewals; `None`: no answer is waited for any more.
+    leases: Vec<Option<Arc<Held>>>,
 }
 
 impl<'a> AtWork<'a> {
@@ -191,14 +190,45 @@ impl<'a> AtWork<'a> {
         schedule.next_number += 1;
         schedule.at_work.insert(number, leases.iter().map(Arc::downgrade).collect());
         drop(schedule);
-        Self { renewer, number, leases }
+        Self { renewer, number, leases: leases.into_iter().map(Some).collect() }
+    }
+
+    /// When the first of those that wait for an answer has no more use for it.
+    fn patience(&self, renewals: &[Renewal]) -> Option<Instant> {
+        let waiting = self.leases.iter().zip(renewals).filter(|(lease, _)| lease.is_some());
+        waiting.map(|(_, renewal)| renewal.until).min()
+    }
+
+    /// Has those tried again whose patience is over, while the others wait on.
+    fn give_up(&mut self, renewals: &[Renewal]) {
+        let now = Instant::now();
+        for (lease, _) in
+            self.leases.iter_mut().zip(renewals).filter(|(_, renewal)| renewal.until <= now)
+        {
+            settle(lease, Err(Error::of(ErrorKind::Unknown)));
+        }
+    }
+
+    /// Gives each its answer.
+    fn settle(&mut self, answers: Vec<Result<Renewed, Error>>) {
+        let mut answers = answers.into_iter();
+        for lease in &mut self.leases {
+            settle(lease, answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))));
+        }
+    }
+}
+
+/// Gives a lease its answer, if it waits for one. It has its place in the schedule again then, or is over.
+fn settle(lease: &mut Option<Arc<Held>>, answer: Result<Renewed, Error>) {
+    if let Some(lease) = lease.take() {
+        lease.on_renewed(answer, random::byte());
     }
 }
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         self.renewer.lock().at_work.remove(&self.number);
-        for lease in self.leases.drain(..) {
+        for lease in self.leases.drain(..).flatten() {
             lease.schedule(Instant::now());
         }
     }

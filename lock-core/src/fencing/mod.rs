@@ -2,8 +2,8 @@
 //!
 //! A token protects only a resource that refuses smaller ones. Two kinds are prepared here:
 //!
-//! - **A SQL database.** Keep one row per lock key ([`CREATE_TABLE`]) and advance it with [`ADVANCE`] as the first statement of the
-//!   transaction that writes: it affects no row if a newer holder was there, and [`advanced`] turns that into [`StaleFence`].
+//! - **A SQL database.** Keep one row per lock key ([`CREATE_TABLE`]) and advance it with [`ADVANCE`] as the first statement of
+//!   the transaction that writes: it affects no row if a newer holder was there, and [`advanced`] turns that into [`StaleFence`].
 //!   What you then read in the same transaction is behind the fence: look *again* for what must not exist twice, since an
 //!   older holder may have committed between your first look and the fence.
 //! - **Redis.** [`set_if_newer`] (feature `redis`) writes a value only if no newer holder has.
@@ -38,8 +38,8 @@ const TURN_BITS: u32 = 6;
 ///
 /// Shape: the number that the store minted, shifted left by six bits that count the hand-offs of that grant within the
 /// process. A lease that was taken [without fencing](crate::LockOptions::without_fencing) has the token 0, smaller than every
-/// other, and no check accepts it. A token fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds `2^53`: serialise it as a
-/// string for JavaScript.
+/// other, and no check accepts it. A token fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds `2^53`: serialise
+/// it as a string for JavaScript.
 ///
 /// ```
 /// use lock_core::FencingToken;

@@ -12,9 +12,12 @@
 //! - **Repeats are harmless.** A claim, renewal or release that is delivered twice does no more than
 //!   one. A claim that finds its own token is granted again.
 //! - **Say what you know.** "Busy" only for a definite no; [`Error::unknown`] when the store may have acted;
-//!   [`Error::unavailable`] when it certainly did not.
+//!   [`Error::unavailable`] when it certainly did not. A name that holds something else than a lock is
+//!   [`Error::wrong_kind`] for a claim, and another owner for renewals and releases.
 //! - **Every future may be dropped.** The client then sends a release of the token;
 //!   [`Freed::again_at`] asks for another one while a claim may still be under way.
+//!
+//! With the feature `test-util`, `conformance_tests!` runs a suite for these rules on a store of yours.
 
 mod capability;
 mod memory;
@@ -54,23 +57,26 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     /// other tasks of this process wait behind the claim and must be told the truth when they give up.
     /// Failures that may pass are retried, with the same token, while there is time.
     ///
-    /// If it is dropped, or refused without being [settled](Refusal::settled), it may be called again with the same token, by another task
-    /// that wants the lock: a place in a queue is the token's.
+    /// If it is dropped, or refused without being [settled](Refusal::settled), it may be called again with the same token, by
+    /// another task that wants the lock: a place in a queue is the token's.
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
         waiting: &'a Waiting<'a>,
     ) -> BoxFuture<'a, Result<Grant, Refusal>>;
 
-    /// Renews leases, each on its own: one that fails does not fail another. The answers stand in the order of the renewals;
-    /// renewals that have little time are not given together with others.
+    /// Renews leases, each on its own: one that fails does not fail another. The answers stand in the order of the renewals.
+    ///
+    /// Each is given up by its own [`until`](Renewal::until) at the latest. The client does not wait for
+    /// its answer beyond that, though others of the call may have more time, and drops the future when it waits for none of
+    /// them. Renewals that have little time come in calls of their own.
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>>;
 
     /// Releases a token, whether or not it holds the lock, and ends its place in a queue. One attempt; the client repeats it.
     ///
-    /// The client polls the future once, and may then claim the same name with another token without waiting for the answer. A store
-    /// that sends commands in the order of first polls has the release in front; in any other order the rules hold all the
-    /// same, only slower.
+    /// The client polls the future once, and may then claim the same name with another token without waiting for the answer. A
+    /// store that sends commands in the order of first polls has the release in front; in any other order the rules hold all
+    /// the same, only slower.
     fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>>;
 
     /// What this store offers.

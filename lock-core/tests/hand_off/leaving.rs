@@ -130,6 +130,7 @@ impl Seeded {
 
 #[tokio::test(start_paused = true)]
 async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybody() {
+    let (mut left, mut handed_on) = (0, 0);
     for seed in 0..40 {
         let mut random = Seeded(seed);
         let (store, client) = fixture();
@@ -161,6 +162,7 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
                 4..=5 if !waiting.is_empty() => {
                     let gone = random.below(waiting.len() as u64);
                     drop(waiting.remove(gone as usize));
+                    left += 1;
                 }
                 6..=7 => held = None,
                 8 => tokio::task::yield_now().await,
@@ -174,6 +176,7 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
                         if guard.is_valid() && guard.fencing_token() > FencingToken::from_raw(0) {
                             assert!(last < Some(guard.fencing_token()), "seed {seed}, step {step}");
                             last = Some(guard.fencing_token());
+                            handed_on += u32::from(parts(guard.fencing_token()).1 > 0);
                         }
                         entered += 1;
                         held = Some(guard);
@@ -198,6 +201,7 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
         nothing_is_left(&store, &client).await;
         assert!(Vitals::of(&other).is_idle());
     }
+    assert!(left > 1_000 && handed_on > 100, "{left} left, {handed_on} were handed the lock");
 }
 
 #[test]
@@ -212,12 +216,15 @@ fn threads_that_come_and_go_lose_no_lock() {
             let (mutex, inside) = (client.mutex("k"), Arc::clone(&inside));
             tasks.push(runtime.spawn(async move {
                 let mut random = Seeded(task);
-                let mut entered = 0_u32;
+                let (mut entered, mut cancelled) = (0_u32, 0_u32);
                 for _ in 0..300 {
                     let patience = Duration::from_micros(random.below(400));
                     let lock = mutex.lock();
                     // Cancelled by a timer on whichever thread, before, while or after it is handed the lock.
-                    let Ok(guard) = tokio::time::timeout(patience, lock).await else { continue };
+                    let Ok(guard) = tokio::time::timeout(patience, lock).await else {
+                        cancelled += 1;
+                        continue;
+                    };
                     let guard = guard.unwrap();
                     assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
                     if random.below(2) == 0 {
@@ -227,17 +234,17 @@ fn threads_that_come_and_go_lose_no_lock() {
                     drop(guard);
                     entered += 1;
                 }
-                entered
+                (entered, cancelled)
             }));
         }
-        let mut entered = 0;
+        let (mut entered, mut cancelled) = (0, 0);
         for task in tasks {
-            entered += tokio::time::timeout(Duration::from_secs(60), task)
-                .await
-                .expect("nobody is stuck")
-                .unwrap();
+            let done = tokio::time::timeout(Duration::from_secs(60), task).await;
+            let counts = done.expect("nobody is stuck").unwrap();
+            entered += counts.0;
+            cancelled += counts.1;
         }
-        assert!(entered > 100, "{entered} entered");
+        assert!(entered > 100 && cancelled > 100, "{entered} entered, {cancelled} cancelled");
         nothing_is_left(&store, &client).await;
     });
 }

@@ -139,6 +139,10 @@ impl Link {
                     forward(Owed::Reply);
                 }
                 Some(Action::HoldReply(gate)) => forward(Owed::Held(gate)),
+                Some(Action::HoldBoth(request, reply)) => {
+                    request.wait();
+                    forward(Owed::Held(reply));
+                }
                 Some(Action::Stray(gate)) => {
                     self.go_dark();
                     self.stray(command, gate);

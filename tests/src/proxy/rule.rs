@@ -28,6 +28,8 @@ pub enum Action {
     HoldRequest(Gate),
     /// As [`DelayReply`](Self::DelayReply), until the gate is opened.
     HoldReply(Gate),
+    /// As [`HoldRequest`](Self::HoldRequest) at the first gate, then as [`HoldReply`](Self::HoldReply) at the second.
+    HoldBoth(Gate, Gate),
     /// As [`LoseRequest`](Self::LoseRequest), but when the gate is opened the command alone arrives, over
     /// another connection.
     Stray(Gate),

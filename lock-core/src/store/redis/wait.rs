@@ -61,8 +61,8 @@ enum Event {
     Lost,
 }
 
-/// For how long a lock is handed over, at most; whoever gets it makes it the full ttl. About three times as long as a place at the
-/// head goes without another claim, so that a message that is lost does not lose the lock as well.
+/// For how long a lock is handed over, at most; whoever gets it makes it the full ttl. About three times as long as a place at
+/// the head goes without another claim, so that a message that is lost does not lose the lock as well.
 const CLAIM_TTL: Duration = Duration::from_secs(3);
 /// How often the head of a queue repeats its claim.
 const HEAD_PAUSE: Duration = Duration::from_secs(1);

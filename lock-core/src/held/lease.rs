@@ -1,0 +1,106 @@
+//! The handle that watches a held lock.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Held;
+use crate::error::{Error, ErrorKind, LostReason};
+use crate::fencing::FencingToken;
+use crate::key::Key;
+use crate::options::check_ttl;
+use crate::store::Renewal;
+use crate::time::{Deadline, Instant};
+use crate::watch::Watch;
+
+/// Watches a held lock, and can extend it, but not release it: that is the guard's right.
+///
+/// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease is over.
+#[derive(Clone)]
+pub struct Lease(pub(crate) Arc<Held>);
+
+impl Lease {
+    /// What is locked.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// The number of this grant: send it along with each write to a resource that checks it.
+    ///
+    /// 0 if the lock was taken [without fencing](crate::LockOptions::without_fencing).
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.0.fence()
+    }
+
+    /// How long the lease is good for if nothing renews it; zero when it is over. Reads the clock, does no I/O.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.0.observe().unwrap_or(Duration::ZERO)
+    }
+
+    /// Whether the lease is good at this moment. Reads the clock, does no I/O.
+    ///
+    /// An answer about the past as soon as it is given: the process may be paused right after. What
+    /// must not happen twice needs the [fencing token](Self::fencing_token) at the resource as well.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.0.observe().is_ok()
+    }
+
+    /// Waits until the lease is over, and says why; also when its own guard has [released](LostReason::Released) it.
+    ///
+    /// Ready at the local deadline, as exactly as the runtime's timers are, even if no answer comes from the store. A
+    /// runtime that is blocked, or a machine that was suspended, tells it late: [`is_valid`](Self::is_valid) is exact.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: a lost lease stays lost, and the next call says so at once.
+    pub async fn lost(&self) -> LostReason {
+        let mut watch = Watch::new(self.clone());
+        let mut deadline = pin!(Deadline::default());
+        poll_fn(|cx| watch.poll_end(deadline.as_mut(), cx)).await
+    }
+
+    /// Makes the lease last for `ttl` from now, less the margin, or until `max_hold`; one round trip. Never shortens it.
+    ///
+    /// Later renewals keep the lock's own ttl, and do not shorten this one either.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the store may have lengthened its expiry without the lease knowing: it
+    /// then ends earlier here than there, which is safe.
+    ///
+    /// # Errors
+    ///
+    /// [`Lost`](ErrorKind::Lost) if the lease is over, [`Unknown`](ErrorKind::Unknown) or
+    /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps the deadline that
+    /// it had. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24 h;
+    /// [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
+    pub fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let held = Arc::clone(&self.0);
+        async move {
+            check_ttl(ttl)?;
+            let left = held.observe().map_err(Error::lost)?;
+            held.client.ensure_running()?;
+            let until = Instant::now().saturating_add(left);
+            let renewal = Renewal::new(held.name().clone(), held.token, ttl, until);
+            let answer = held.client.store.renew(std::slice::from_ref(&renewal)).await.pop();
+            held.apply(answer.unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))), ttl)?;
+            held.observe().map(|_| ()).map_err(Error::lost)
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("key", &self.0.key)
+            .field("fencing_token", &self.0.fence())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
