@@ -31,6 +31,9 @@ const FAST: Option<&str> = Some("programme");
 /// Most tests wait rather than work, so that two cores serve more than two of them.
 const SIX_AT_A_TIME: &[&str] = &["--test-threads", "6"];
 const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
+/// These measure the memory of their process.
+const CROWD: &[&str] = &["--test-threads", "1", "crowd::"];
+const BUT_THE_CROWD: &[&str] = &["--test-threads", "4", "--skip", "crowd::"];
 
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
@@ -66,12 +69,24 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a proxy that injects faults in front of a real server",
-        quick: Dose { seconds: 100, arguments: SIX_AT_A_TIME, ..SMALL },
+        quick: Dose { seconds: 80, arguments: BUT_THE_CROWD, ..SMALL },
         full: Dose {
             words: "four times",
-            seconds: 420,
+            seconds: 240,
             variables: &[("LOCK_TESTS_DOSE", "4")],
-            arguments: FOUR_AT_A_TIME,
+            arguments: BUT_THE_CROWD,
+            ..SMALL
+        },
+    },
+    Suite {
+        name: "crowd",
+        about: "thousands of waiters and keys, one test at a time",
+        quick: Dose { seconds: 20, arguments: CROWD, ..SMALL },
+        full: Dose {
+            words: "ten times",
+            seconds: 200,
+            variables: &[("LOCK_TESTS_DOSE", "10")],
+            arguments: CROWD,
             ..SMALL
         },
     },
@@ -128,6 +143,7 @@ impl Suite {
         let mut command = Command::new(cargo);
         match self.name {
             "zoo" => command.args(["run", "--bin", "zoo"]),
+            "crowd" => command.args(["test", "--test", "faults"]),
             test => command.args(["test", "--test", test]),
         };
         command.args(["--package", "lock-tests", "--all-features"]);
