@@ -31,6 +31,8 @@ const FAST: Option<&str> = Some("programme");
 /// Most tests wait rather than work, so that two cores serve more than two of them.
 const SIX_AT_A_TIME: &[&str] = &["--test-threads", "6"];
 const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
+/// A real clock is compared with another one, and nothing may take the processors meanwhile.
+const ONE_AT_A_TIME: &[&str] = &["--test-threads", "1"];
 /// These measure the memory of their process.
 const CROWD: &[&str] = &["--test-threads", "1", "crowd::"];
 const BUT_THE_CROWD: &[&str] = &["--test-threads", "4", "--skip", "crowd::"];
@@ -42,7 +44,7 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: Dose { seconds: 10, profile: FAST, ..SMALL },
         full: Dose {
             words: "all bounds",
-            seconds: 480,
+            seconds: 320,
             profile: FAST,
             variables: &[("LOCK_TESTS_DOSE", "10")],
             ..SMALL
@@ -56,13 +58,15 @@ pub(crate) const SUITES: &[Suite] = &[
             seconds: 20,
             profile: FAST,
             variables: &[("LOCK_SIM_SEEDS", "5000")],
+            arguments: ONE_AT_A_TIME,
             ..SMALL
         },
         full: Dose {
-            words: "50,000 seeds, the rest ten times",
-            seconds: 480,
+            words: "100,000 seeds, the rest ten times",
+            seconds: 360,
             profile: FAST,
-            variables: &[("LOCK_SIM_SEEDS", "50000"), ("LOCK_TESTS_DOSE", "10")],
+            variables: &[("LOCK_SIM_SEEDS", "100000"), ("LOCK_TESTS_DOSE", "10")],
+            arguments: ONE_AT_A_TIME,
             ..SMALL
         },
     },
@@ -84,7 +88,7 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: Dose { seconds: 20, arguments: CROWD, ..SMALL },
         full: Dose {
             words: "ten times",
-            seconds: 200,
+            seconds: 80,
             variables: &[("LOCK_TESTS_DOSE", "10")],
             arguments: CROWD,
             ..SMALL
@@ -95,9 +99,9 @@ pub(crate) const SUITES: &[Suite] = &[
         about: "several processes that are paused and killed",
         quick: Dose { seconds: 60, arguments: FOUR_AT_A_TIME, ..SMALL },
         full: Dose {
-            words: "six times",
-            seconds: 600,
-            variables: &[("LOCK_TESTS_DOSE", "6")],
+            words: "ten times",
+            seconds: 340,
+            variables: &[("LOCK_TESTS_DOSE", "10")],
             arguments: FOUR_AT_A_TIME,
             ..SMALL
         },
