@@ -28,8 +28,7 @@ const SMALL: Dose =
     Dose { words: "small", seconds: 60, profile: None, variables: &[], arguments: &[] };
 /// Optimised, with all checks of a debug build: what computes rather than waits.
 const FAST: Option<&str> = Some("programme");
-/// Most tests wait rather than work, so that two cores serve more than two of them.
-const SIX_AT_A_TIME: &[&str] = &["--test-threads", "6"];
+/// Most tests wait rather than work, so two cores serve more than two of them.
 const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
 /// A real clock is compared with another one, and nothing may take the processors meanwhile.
 const ONE_AT_A_TIME: &[&str] = &["--test-threads", "1"];
@@ -59,7 +58,6 @@ pub(crate) const SUITES: &[Suite] = &[
             profile: FAST,
             variables: &[("LOCK_SIM_SEEDS", "5000")],
             arguments: ONE_AT_A_TIME,
-            ..SMALL
         },
         full: Dose {
             words: "100,000 seeds, the rest ten times",
@@ -67,7 +65,6 @@ pub(crate) const SUITES: &[Suite] = &[
             profile: FAST,
             variables: &[("LOCK_SIM_SEEDS", "100000"), ("LOCK_TESTS_DOSE", "10")],
             arguments: ONE_AT_A_TIME,
-            ..SMALL
         },
     },
     Suite {
@@ -109,14 +106,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "tower",
         about: "hostile requests to the layer",
-        quick: Dose { seconds: 10, arguments: SIX_AT_A_TIME, ..SMALL },
-        full: Dose {
-            words: "ten times",
-            seconds: 20,
-            variables: &[("LOCK_TESTS_DOSE", "10")],
-            arguments: SIX_AT_A_TIME,
-            ..SMALL
-        },
+        quick: Dose { seconds: 10, ..SMALL },
+        full: Dose { words: "the same", seconds: 10, ..SMALL },
     },
     Suite {
         name: "fuzz",
