@@ -34,7 +34,7 @@ faults-quick: ## The same in a small dose; writes into target/ (ARGS="--help")
 
 sim: ## The real client on a simulated network, by seed (SEEDS=20000)
 	@$(NEED) redis-server
-	LOCK_SIM_SEEDS=$(SEEDS) $(CARGO) test --package lock-tests --all-features --test sim
+	LOCK_SIM_SEEDS=$(SEEDS) $(CARGO) test --profile programme --package lock-tests --all-features --test sim
 
 zoo: ## Known bugs, brought back one at a time: the tests must notice each (ARGS="--list")
 	@$(NEED) redis-server

@@ -3,6 +3,7 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod promises;
 mod tables;
 
 use std::io::{BufRead, BufReader};

@@ -81,6 +81,23 @@ async fn a_lease_counts_from_the_arrival_of_its_grant() {
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
+/// The first attempt is executed and its answer lost, and the second one cannot be sent: that is not "nothing was done".
+#[tokio::test]
+async fn a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let guard = client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+    let cut_off = proxy.rule(Op::Release, Action::CloseAfter).once();
+    proxy.turn_away(true);
+    let error = guard.release().await.unwrap_err();
+    assert_eq!(cut_off.hits(), 1);
+    assert!(!server.has("lock:k"), "it was executed");
+    assert!(error.is_unknown(), "{error:?}");
+    proxy.turn_away(false);
+    settled(&client).await;
+}
+
 /// The key of the queue holds something else: that is nobody who waits.
 #[tokio::test]
 async fn a_queue_that_cannot_be_read_keeps_the_lock() {

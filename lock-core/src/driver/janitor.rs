@@ -181,12 +181,17 @@ impl Janitor {
     pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Ending, Error> {
         let mut work = Work { janitor: self, job: Some(job) };
         client.ensure_running()?;
-        let mut attempt = 1;
+        let (mut attempt, mut unknown) = (1, None);
         loop {
             match work.attempt(&*client.store).await {
                 Attempt::Settled(ending) | Attempt::Again(ending, _) => return ending,
-                Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {}
-                Attempt::Failed(error) => return Err(error),
+                Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {
+                    if error.is_unknown() && !mutant!("last-attempt-speaks-for-all") {
+                        unknown = Some(error);
+                    }
+                }
+                // That the last one did nothing does not tell what an earlier one did.
+                Attempt::Failed(error) => return Err(unknown.unwrap_or(error)),
             }
             attempt += 1;
         }

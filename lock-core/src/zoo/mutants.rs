@@ -331,6 +331,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a_queue_that_cannot_be_read_keeps_the_lock",
         &[("if not (ok and given) then", "if ok and not given then")],
     ),
+    code(
+        "last-attempt-speaks-for-all",
+        "a release is said not to have been sent, though an earlier attempt was, and was executed",
+        "zoo",
+        "a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing",
+    ),
     // In the process.
     code(
         "unlock-wakes-nobody",

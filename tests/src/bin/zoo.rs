@@ -6,7 +6,7 @@
 // A tool for the terminal, that ends with a message when it cannot go on.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods)]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::error::Error;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -15,11 +15,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 use self::mutants::{MUTANTS, Mutant, VARIABLE};
 
@@ -32,6 +34,8 @@ type Problem = Box<dyn Error + Send + Sync>;
 const LIMIT: Duration = Duration::from_secs(90);
 /// Tests look at clocks, and a machine may be too busy for that for a moment.
 const HEALTHY_TRIES: usize = 3;
+/// As a shell says that Ctrl-C ended it.
+const INTERRUPTED: i32 = 130;
 /// Most tests wait rather than work.
 const JOBS: usize = 4;
 /// The dose of `--quick`: each of so many.
@@ -171,6 +175,7 @@ impl Zoo {
             return Err("it does not build".into());
         }
         let litter = Litter::new(target.join("tmp"))?;
+        end_with_all_that_runs(litter.0.clone())?;
         let mut suites = BTreeMap::new();
         for line in output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
             let message: Value = serde_json::from_slice(line)?;
@@ -311,8 +316,14 @@ impl Suite {
             command.env(VARIABLE, mutant);
         }
         // With all that it starts, to be ended together if it hangs.
+        let mut groups = running();
         let mut child = command.process_group(0).spawn()?;
-        let Some(code) = wait(&mut child)? else { return Ok(Run::Hung) };
+        let group = Pid::from_child(&child);
+        groups.insert(group);
+        drop(groups);
+        let ended = wait(&mut child);
+        running().remove(&group);
+        let Some(code) = ended? else { return Ok(Run::Hung) };
         let mut text = String::new();
         output.rewind()?;
         output.read_to_string(&mut text)?;
@@ -324,6 +335,38 @@ impl Suite {
             _ => Run::Odd(text),
         })
     }
+}
+
+/// The process groups of the tests that run.
+fn running() -> MutexGuard<'static, HashSet<Pid>> {
+    static RUNNING: LazyLock<Mutex<HashSet<Pid>>> = LazyLock::new(Mutex::default);
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends what runs and removes what it left, when this program is told to end: the terminal does not know of those groups.
+fn end_with_all_that_runs(litter: PathBuf) -> Result<(), Problem> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => (),
+                _ = terminate.recv() => (),
+            }
+        });
+        // None is begun while this is held.
+        let groups = running();
+        for group in groups.iter() {
+            // It may have ended in this moment.
+            let _killed = kill_process_group(*group, Signal::KILL);
+        }
+        let _gone = fs::remove_dir_all(litter);
+        std::process::exit(INTERRUPTED);
+    });
+    Ok(())
 }
 
 /// The exit code, -1 after a signal; `None` if it had to be killed.

@@ -12,16 +12,18 @@
 )]
 
 mod report;
+mod run;
 mod suites;
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
 use lock_tests::REPORT;
 
 use self::report::{Ran, Report};
+use self::run::{Ended, Progress, Scratch, run};
 use self::suites::{SUITES, Suite};
 
 const HELP: &str = "\
@@ -29,21 +31,25 @@ Runs the programme of faults and writes its report.
 
 usage: make faults ARGS=\"[OPTION]...\"
 
-  --quick        a small dose, about six minutes on two cores; writes to target/tmp/FAULTS.md instead of tests/FAULTS.md
+  --quick        a small dose, about five minutes on two cores; writes to target/tmp/FAULTS.md instead of tests/FAULTS.md
   --only SUITE   only this suite; may be repeated; writes to target/tmp/FAULTS.md
   --help         this
 
 The last line on standard output is the sum; the exit code is 0 only if no promise was violated, every suite ended well, and all
 mutants were caught.";
 
-struct Run {
+/// As a shell says that Ctrl-C ended it.
+const INTERRUPTED: u8 = 130;
+
+struct Wish {
     quick: bool,
     only: Vec<String>,
 }
 
-fn main() -> ExitCode {
-    let run = match arguments() {
-        Ok(Some(run)) => run,
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let wish = match arguments(std::env::args().skip(1)) {
+        Ok(Some(wish)) => wish,
         Ok(None) => {
             println!("{HELP}\n\nsuites: {}", names().join(", "));
             return ExitCode::SUCCESS;
@@ -54,80 +60,75 @@ fn main() -> ExitCode {
         }
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let scratch = root.join("target/tmp");
-    std::fs::create_dir_all(&scratch).unwrap();
-    let lines = scratch.join("faults.jsonl");
-    let begin = Instant::now();
-    let mut report = Report::default();
-    let chosen =
-        |suite: &&Suite| run.only.is_empty() || run.only.iter().any(|name| name == suite.name);
-    let suites: Vec<_> = SUITES.iter().filter(chosen).collect();
-    for (number, suite) in (1..).zip(&suites) {
-        eprintln!(
-            "\n[{:4} s] suite {number} of {}: {} ({})",
-            begin.elapsed().as_secs(),
-            suites.len(),
-            suite.name,
-            suite.about
-        );
-        std::fs::File::create(&lines).unwrap();
-        let start = Instant::now();
-        let ended =
-            command(suite, run.quick).current_dir(root).env(REPORT, &lines).status().unwrap();
-        report.add_lines(&std::fs::read_to_string(&lines).unwrap());
-        report.suites.push(Ran {
-            name: suite.name,
-            took: start.elapsed(),
-            passed: ended.success(),
-        });
-    }
-    std::fs::remove_file(&lines).unwrap();
-    let to = if run.quick || !run.only.is_empty() {
-        scratch.join("FAULTS.md")
+    let Some(report) = all(&wish, root).await else {
+        eprintln!("\ninterrupted: all that was started is ended");
+        return ExitCode::from(INTERRUPTED);
+    };
+    let to = if wish.quick || !wish.only.is_empty() {
+        root.join("target/tmp/FAULTS.md")
     } else {
         root.join("tests/FAULTS.md")
     };
-    std::fs::write(&to, report.to_markdown(run.quick)).unwrap();
-    eprintln!("\nwritten: {}, after {} s", to.display(), begin.elapsed().as_secs());
-    for failed in report.suites.iter().filter(|suite| !suite.passed) {
-        eprintln!("the suite {} failed: see its output", failed.name);
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    std::fs::write(&to, report.to_markdown(wish.quick)).unwrap();
+    eprintln!("\nwritten: {}", to.display());
+    for failed in report.suites.iter().filter(|suite| !suite.is_good()) {
+        let how = if failed.passed { "reported no experiment" } else { "failed: see its output" };
+        eprintln!("the suite {} {how}", failed.name);
     }
     println!("{}", report.sum());
     std::io::stdout().flush().unwrap();
     if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn command(suite: &Suite, quick: bool) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(suite.cargo);
-    if quick {
-        command.args(suite.quick);
-    } else {
-        command.envs(suite.full.iter().copied());
+/// Runs what is wished for; `None` if it was interrupted.
+async fn all(wish: &Wish, root: &Path) -> Option<Report> {
+    let chosen =
+        |suite: &&Suite| wish.only.is_empty() || wish.only.iter().any(|name| name == suite.name);
+    let suites: Vec<_> = SUITES.iter().filter(chosen).collect();
+    let mut progress = Progress::new(suites.iter().map(|suite| suite.dose(wish.quick).seconds));
+    let mut report = Report::default();
+    for suite in suites {
+        let dose = suite.dose(wish.quick);
+        progress.begin(suite.name, &format!("{}; dose: {}", suite.about, dose.words));
+        let scratch = Scratch::new(root);
+        let lines = scratch.0.join("report.jsonl");
+        std::fs::File::create(&lines).unwrap();
+        let start = Instant::now();
+        let mut command = suite.command(wish.quick);
+        command.current_dir(root).env(REPORT, &lines).env("TMPDIR", &scratch.0);
+        let passed = match run(command, &progress).await {
+            Ended::Interrupted => return None,
+            Ended::Well => true,
+            Ended::Badly => false,
+        };
+        let lines = report.add_lines(&std::fs::read_to_string(&lines).unwrap());
+        let (name, dose, took) = (suite.name, dose.words, start.elapsed());
+        progress.end(passed);
+        report.suites.push(Ran { name, dose, took, passed, lines });
     }
-    command
+    Some(report)
 }
 
 fn names() -> Vec<&'static str> {
     SUITES.iter().map(|suite| suite.name).collect()
 }
 
-fn arguments() -> Result<Option<Run>, String> {
-    let mut run = Run { quick: false, only: Vec::new() };
-    let mut arguments = std::env::args().skip(1);
+fn arguments(mut arguments: impl Iterator<Item = String>) -> Result<Option<Wish>, String> {
+    let mut wish = Wish { quick: false, only: Vec::new() };
     while let Some(argument) = arguments.next() {
         match &*argument {
             "--help" => return Ok(None),
-            "--quick" => run.quick = true,
+            "--quick" => wish.quick = true,
             "--only" => {
                 let name = arguments.next().unwrap_or_default();
                 if !names().contains(&&*name) {
                     return Err(format!("no suite is named `{name}`"));
                 }
-                run.only.push(name);
+                wish.only.push(name);
             }
             other => return Err(format!("unknown option `{other}`")),
         }
     }
-    Ok(Some(run))
+    Ok(Some(wish))
 }

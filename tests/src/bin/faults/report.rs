@@ -13,10 +13,14 @@ pub(crate) struct Report {
     pub(crate) suites: Vec<Ran>,
 }
 
+/// What became of a suite.
 pub(crate) struct Ran {
     pub(crate) name: &'static str,
+    pub(crate) dose: &'static str,
     pub(crate) took: Duration,
     pub(crate) passed: bool,
+    /// How much its experiments told. One that tells nothing proves nothing.
+    pub(crate) lines: usize,
 }
 
 #[derive(Default)]
@@ -33,8 +37,8 @@ struct Mutant {
 }
 
 impl Report {
-    /// Takes in what a suite reported: a JSON object in each line.
-    pub(crate) fn add_lines(&mut self, lines: &str) {
+    /// Takes in what a suite reported, a JSON object in each line, and counts the lines.
+    pub(crate) fn add_lines(&mut self, lines: &str) -> usize {
         for line in lines.lines() {
             let line: Value = serde_json::from_str(line).unwrap();
             let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
@@ -52,6 +56,7 @@ impl Report {
                 *tally.events.entry(event.clone()).or_default() += count.as_u64().unwrap();
             }
         }
+        lines.lines().count()
     }
 
     fn events(&self) -> u64 {
@@ -67,11 +72,10 @@ impl Report {
     }
 
     pub(crate) fn is_good(&self) -> bool {
-        let complete = !self.experiments.is_empty() || !self.mutants.is_empty();
-        complete
+        !self.suites.is_empty()
             && self.violations() == 0
             && self.caught() == self.mutants.len()
-            && self.suites.iter().all(|suite| suite.passed)
+            && self.suites.iter().all(Ran::is_good)
     }
 
     pub(crate) fn sum(&self) -> String {
@@ -87,10 +91,12 @@ impl Report {
 
     pub(crate) fn to_markdown(&self, quick: bool) -> String {
         let mut out = String::from("# What the locks were put through\n\n");
-        let dose = if quick { "make faults-quick`, the small dose" } else { "make faults`" };
+        let by = if quick { "make faults-quick" } else { "make faults" };
         let _ = writeln!(
             out,
-            "Written by `{dose}. A violation is a promise that did not hold; an experiment whose events did not happen fails.\n"
+            "Written by `{by}`; the doses are in the last table. The numbers on the left are those of the experiments in\n\
+             [README.md](README.md), which says what each promise rests on. A violation is a promise that did not hold; an\n\
+             experiment whose events did not happen fails.\n"
         );
         let _ = writeln!(out, "**{}**\n", self.sum());
         out += "| | promised | fault | runs | events | violations |\n|--:|---|---|--:|---|--:|\n";
@@ -115,12 +121,20 @@ impl Report {
                 let _ = writeln!(out, "| {name} | {} | {} | {verdict} |", mutant.bug, mutant.by);
             }
         }
-        out += "\n## Suites\n\n| suite | seconds, building included | |\n|---|--:|---|\n";
+        out +=
+            "\n## Suites\n\n| suite | dose | seconds, building included | |\n|---|---|--:|---|\n";
         for suite in &self.suites {
-            let verdict = if suite.passed { "passed" } else { "**failed**" };
-            let _ = writeln!(out, "| {} | {} | {verdict} |", suite.name, suite.took.as_secs());
+            let verdict = if suite.is_good() { "passed" } else { "**failed**" };
+            let seconds = suite.took.as_secs();
+            let _ = writeln!(out, "| {} | {} | {seconds} | {verdict} |", suite.name, suite.dose);
         }
         out
+    }
+}
+
+impl Ran {
+    pub(crate) fn is_good(&self) -> bool {
+        self.passed && self.lines > 0
     }
 }
 
@@ -129,4 +143,66 @@ fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELD: &str = r#"{"experiment":7,"name":"held","fault":"a","runs":3,"events":{"x":1200,"y":2},"violations":0}"#;
+    const BROKEN: &str =
+        r#"{"experiment":7,"name":"held","fault":"b","runs":1,"events":{"x":0},"violations":1}"#;
+    const CAUGHT: &str = r#"{"mutant":"m","bug":"a bug","by":"suite test","caught":true}"#;
+    const MISSED: &str = r#"{"mutant":"n","bug":"a bug","by":"suite test","caught":false}"#;
+
+    /// A run of one suite that ended so, and reported this.
+    fn after(lines: &[&str], passed: bool) -> Report {
+        let mut report = Report::default();
+        let lines = report.add_lines(&lines.join("\n"));
+        let took = Duration::from_secs(5);
+        report.suites.push(Ran { name: "s", dose: "small", took, passed, lines });
+        report
+    }
+
+    #[test]
+    fn a_run_in_which_all_held_is_good() {
+        let report = after(&[HELD, HELD, CAUGHT], true);
+        assert!(report.is_good());
+        let sum = "faults: 1 experiments, 2404 events, 0 violations, 1 of 1 mutants caught";
+        assert_eq!(report.sum(), sum);
+        let text = report.to_markdown(false);
+        assert!(text.contains("Written by `make faults`;"), "{text}");
+        assert!(text.contains("| 7 | held | a | 6 | 2,400 x, 4 y | 0 |"), "{text}");
+        assert!(text.contains("| m | a bug | suite test | caught |"), "{text}");
+        assert!(text.contains("| s | small | 5 | passed |"), "{text}");
+    }
+
+    #[test]
+    fn a_violation_goes_unnoticed() {
+        let report = after(&[HELD, BROKEN, CAUGHT], true);
+        assert!(!report.is_good());
+        let sum = "faults: 2 experiments, 1202 events, 1 violations, 1 of 1 mutants caught";
+        assert_eq!(report.sum(), sum);
+        // Another run of the same experiment that holds does not make up for it.
+        assert!(!after(&[BROKEN, HELD, &BROKEN.replace(":1}", ":0}")], true).is_good());
+    }
+
+    #[test]
+    fn a_mutant_that_is_missed_goes_unnoticed() {
+        let report = after(&[HELD, CAUGHT, MISSED], true);
+        assert!(!report.is_good());
+        assert!(report.sum().ends_with("0 violations, 1 of 2 mutants caught"));
+        assert!(report.to_markdown(true).contains("| n | a bug | suite test | **missed** |"));
+    }
+
+    #[test]
+    fn a_suite_that_fails_or_says_nothing_goes_unnoticed() {
+        assert!(!after(&[HELD], false).is_good());
+        assert!(!after(&[], true).is_good());
+        assert!(!Report::default().is_good());
+        let mut report = after(&[HELD], true);
+        report.suites.extend(after(&[], true).suites);
+        assert!(!report.is_good());
+        assert!(report.to_markdown(false).contains("| s | small | 5 | **failed** |"));
+    }
 }

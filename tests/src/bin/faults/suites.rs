@@ -1,65 +1,155 @@
 //! What the programme consists of.
 
+use std::ffi::OsString;
+
+use tokio::process::Command;
+
+/// A command whose experiments belong to the programme.
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) cargo: &'static [&'static str],
-    /// More arguments for the small dose.
-    pub(crate) quick: &'static [&'static str],
-    /// What makes it the full dose.
-    pub(crate) full: &'static [(&'static str, &'static str)],
+    quick: Dose,
+    full: Dose,
 }
 
-const TEN_TIMES: &[(&str, &str)] = &[("LOCK_TESTS_DOSE", "10")];
+/// How much of it.
+pub(crate) struct Dose {
+    pub(crate) words: &'static str,
+    /// About how long it takes on two cores that do nothing else, building included, for those who watch.
+    pub(crate) seconds: u64,
+    /// The profile that it is built in, if not the one of all tests.
+    profile: Option<&'static str>,
+    variables: &'static [(&'static str, &'static str)],
+    /// For the program, not for cargo.
+    arguments: &'static [&'static str],
+}
+
+const SMALL: Dose =
+    Dose { words: "small", seconds: 60, profile: None, variables: &[], arguments: &[] };
+/// Optimised, with all checks of a debug build: what computes rather than waits.
+const FAST: Option<&str> = Some("programme");
+/// Most tests wait rather than work, so two cores serve more than two of them.
+const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
+/// A real clock is compared with another one, and nothing may take the processors meanwhile.
+const ONE_AT_A_TIME: &[&str] = &["--test-threads", "1"];
+/// These measure the memory of their process.
+const CROWD: &[&str] = &["--test-threads", "1", "crowd::"];
+const BUT_THE_CROWD: &[&str] = &["--test-threads", "4", "--skip", "crowd::"];
 
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "model",
         about: "all interleavings of a small model",
-        cargo: &["test", "--package", "lock-tests", "--all-features", "--test", "model"],
-        quick: &[],
-        full: TEN_TIMES,
+        quick: Dose { seconds: 10, profile: FAST, ..SMALL },
+        full: Dose {
+            words: "all bounds",
+            seconds: 320,
+            profile: FAST,
+            variables: &[("LOCK_TESTS_DOSE", "10")],
+            ..SMALL
+        },
     },
     Suite {
         name: "sim",
         about: "the real client on a simulated network and clock",
-        cargo: &["test", "--package", "lock-tests", "--all-features", "--test", "sim"],
-        quick: &[],
-        full: &[("LOCK_SIM_SEEDS", "50000")],
+        quick: Dose {
+            words: "5,000 seeds",
+            seconds: 20,
+            profile: FAST,
+            variables: &[("LOCK_SIM_SEEDS", "5000")],
+            arguments: ONE_AT_A_TIME,
+        },
+        full: Dose {
+            words: "100,000 seeds, the rest ten times",
+            seconds: 360,
+            profile: FAST,
+            variables: &[("LOCK_SIM_SEEDS", "100000"), ("LOCK_TESTS_DOSE", "10")],
+            arguments: ONE_AT_A_TIME,
+        },
     },
     Suite {
         name: "faults",
         about: "a proxy that injects faults in front of a real server",
-        cargo: &["test", "--package", "lock-tests", "--all-features", "--test", "faults"],
-        quick: &[],
-        full: TEN_TIMES,
+        quick: Dose { seconds: 80, arguments: BUT_THE_CROWD, ..SMALL },
+        full: Dose {
+            words: "four times",
+            seconds: 240,
+            variables: &[("LOCK_TESTS_DOSE", "4")],
+            arguments: BUT_THE_CROWD,
+            ..SMALL
+        },
+    },
+    Suite {
+        name: "crowd",
+        about: "thousands of waiters and keys, one test at a time",
+        quick: Dose { seconds: 20, arguments: CROWD, ..SMALL },
+        full: Dose {
+            words: "ten times",
+            seconds: 80,
+            variables: &[("LOCK_TESTS_DOSE", "10")],
+            arguments: CROWD,
+            ..SMALL
+        },
     },
     Suite {
         name: "process",
         about: "several processes that are paused and killed",
-        cargo: &["test", "--package", "lock-tests", "--all-features", "--test", "process"],
-        quick: &[],
-        full: TEN_TIMES,
+        quick: Dose { seconds: 60, arguments: FOUR_AT_A_TIME, ..SMALL },
+        full: Dose {
+            words: "ten times",
+            seconds: 340,
+            variables: &[("LOCK_TESTS_DOSE", "10")],
+            arguments: FOUR_AT_A_TIME,
+            ..SMALL
+        },
     },
     Suite {
         name: "tower",
         about: "hostile requests to the layer",
-        cargo: &["test", "--package", "lock-tests", "--all-features", "--test", "tower"],
-        quick: &[],
-        full: TEN_TIMES,
+        quick: Dose { seconds: 10, ..SMALL },
+        full: Dose { words: "the same", seconds: 10, ..SMALL },
     },
     Suite {
         name: "fuzz",
         about: "odd keys, templates and replies",
-        cargo: &["test", "--package", "lock-tests", "--all-features", "--test", "fuzz"],
-        quick: &[],
-        full: TEN_TIMES,
+        quick: Dose { seconds: 2, ..SMALL },
+        full: Dose {
+            words: "a hundred times",
+            seconds: 60,
+            variables: &[("LOCK_TESTS_DOSE", "100")],
+            ..SMALL
+        },
     },
     Suite {
         name: "zoo",
         about: "known bugs, each of which a suite must catch",
-        cargo: &["run", "--package", "lock-tests", "--all-features", "--bin", "zoo", "--"],
-        quick: &["--quick"],
-        full: &[],
+        quick: Dose { words: "every second mutant", seconds: 60, arguments: &["--quick"], ..SMALL },
+        full: Dose { words: "every mutant", seconds: 180, ..SMALL },
     },
 ];
+
+impl Suite {
+    pub(crate) fn dose(&self, quick: bool) -> &Dose {
+        if quick { &self.quick } else { &self.full }
+    }
+
+    pub(crate) fn command(&self, quick: bool) -> Command {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let mut command = Command::new(cargo);
+        match self.name {
+            "zoo" => command.args(["run", "--bin", "zoo"]),
+            "crowd" => command.args(["test", "--test", "faults"]),
+            test => command.args(["test", "--test", test]),
+        };
+        command.args(["--package", "lock-tests", "--all-features"]);
+        let Dose { words: _, seconds: _, profile, variables, arguments } = self.dose(quick);
+        if let Some(profile) = profile {
+            command.args(["--profile", profile]);
+        }
+        // What the caller set is for one suite at most, and no dose of this run.
+        command.env_remove("LOCK_TESTS_DOSE").env_remove("LOCK_SIM_SEEDS");
+        command.env_remove("LOCK_SIM_SEED").envs(variables.iter().copied());
+        command.arg("--").args(*arguments);
+        command
+    }
+}

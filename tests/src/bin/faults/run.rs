@@ -1,0 +1,114 @@
+//! Runs one suite: tells how far it is, and leaves nothing of it behind when it is interrupted.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+
+/// How often a suite that takes long is talked about.
+const TOLD: Duration = Duration::from_secs(30);
+/// How long those that are told to end may take. Servers do it at once, unless they are stopped.
+const GRACE: Duration = Duration::from_secs(3);
+
+pub(crate) enum Ended {
+    Well,
+    Badly,
+    Interrupted,
+}
+
+/// Where the suite that runs stands among the others.
+pub(crate) struct Progress {
+    begin: Instant,
+    /// How long each is expected to take.
+    expected: Vec<u64>,
+    number: usize,
+    name: &'static str,
+    since: Instant,
+}
+
+impl Progress {
+    pub(crate) fn new(expected: impl Iterator<Item = u64>) -> Self {
+        let now = Instant::now();
+        Self { begin: now, expected: expected.collect(), number: 0, name: "", since: now }
+    }
+
+    pub(crate) fn begin(&mut self, name: &'static str, about: &str) {
+        (self.number, self.name, self.since) = (self.number + 1, name, Instant::now());
+        let seconds = self.expected[self.number - 1];
+        let of = self.expected.len();
+        self.tell(&format!("suite {} of {of}: {name} ({about}), about {seconds} s", self.number));
+    }
+
+    pub(crate) fn end(&self, passed: bool) {
+        let verdict = if passed { "passed" } else { "FAILED" };
+        self.tell(&format!("{} {verdict} after {} s", self.name, self.since.elapsed().as_secs()));
+    }
+
+    fn tell_where(&self) {
+        let (spent, expected) = (self.since.elapsed().as_secs(), self.expected[self.number - 1]);
+        let later: u64 = self.expected[self.number..].iter().sum();
+        let left = expected.saturating_sub(spent) + later;
+        self.tell(&format!(
+            "{} runs for {spent} s of about {expected}; about {left} s to the end of all",
+            self.name
+        ));
+    }
+
+    fn tell(&self, words: &str) {
+        eprintln!("[{:4} s] {words}", self.begin.elapsed().as_secs());
+    }
+}
+
+/// A directory for what a suite leaves, which goes with all that is in it.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(root: &Path) -> Self {
+        let dir = root.join(format!("target/tmp/faults-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs it in a process group of its own, so that all that it starts can be ended with it.
+pub(crate) async fn run(mut command: Command, progress: &Progress) -> Ended {
+    let mut interrupt = signal(SignalKind::interrupt()).unwrap();
+    let mut terminate = signal(SignalKind::terminate()).unwrap();
+    let mut hang_up = signal(SignalKind::hangup()).unwrap();
+    let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                return if status.unwrap().success() { Ended::Well } else { Ended::Badly };
+            }
+            () = sleep(TOLD) => progress.tell_where(),
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            _ = hang_up.recv() => break,
+        }
+    }
+    end(&mut child).await;
+    Ended::Interrupted
+}
+
+async fn end(child: &mut Child) {
+    let Some(group) = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).unwrap())) else {
+        return;
+    };
+    // Some may be gone already, and all may.
+    let _told = kill_process_group(group, Signal::TERM);
+    // The zoo ends what it started in other groups.
+    let _ended = timeout(GRACE, child.wait()).await;
+    sleep(GRACE / 10).await;
+    let _killed = kill_process_group(group, Signal::KILL);
+}
