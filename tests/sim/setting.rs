@@ -42,7 +42,7 @@ pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Set
     runtime.block_on(async {
         let mut dice = Dice::new(seed);
         let fake = Fake::new(traits, Log::new(Reader::Nobody));
-        let net = Net::new(fake.clone(), NEAR, dice.split());
+        let net = Net::new(fake.clone(), NEAR, REQUEST, dice.split());
         what(Setting { fake, net, dice }).await
     })
 }
