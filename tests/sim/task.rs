@@ -32,7 +32,7 @@ const RELEASE: Duration = Duration::from_millis(3_000);
 
 impl Task {
     pub(crate) async fn run(mut self) {
-        for _ in 0..self.dice.within(2..=5) {
+        for _ in 0..self.dice.within(2..=4) {
             sleep(self.dice.ms(0..=150)).await;
             let key = if self.dice.chance(70) { 0 } else { self.dice.within(0..=2) as usize };
             let mutex = self.client.mutex(format!("k{key}"));
@@ -208,6 +208,7 @@ impl Task {
             self.world.violation(format!("{}: granted by a client that drains", self.owner));
         }
         let (owner, fence) = (self.owner, fence.get());
+        self.world.check_lease(owner, key, guard.remaining());
         self.world.count(|counts| counts.unfenced += usize::from(fence == 0));
         let turn = Turn { key, owner, asked, entered, good_at: entered, fence };
         self.world.count(|counts| counts.handed_on += usize::from(turn.handed_on() > 0));
@@ -230,6 +231,8 @@ impl Task {
                 return;
             }
             self.world.history.still_good(turn, self.world.log.note(String::new));
+            let Turn { owner, key, .. } = self.world.history.turn(turn);
+            self.world.check_lease(owner, key, guard.remaining());
         }
     }
 

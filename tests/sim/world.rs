@@ -26,6 +26,7 @@ pub(crate) struct World {
     pub(crate) log: Log,
     pub(crate) history: History,
     pub(crate) resource: Resource,
+    fake: Fake,
     told: Arc<Mutex<Told>>,
 }
 
@@ -85,6 +86,20 @@ impl World {
         self.told.lock().unwrap().counts += counts;
     }
 
+    /// A lease that is believed in for `left` must not end before that on the server, unless it may forget.
+    pub(crate) fn check_lease(&self, owner: usize, key: usize, left: Duration) {
+        if self.plan.may_forget || !self.plan.is_inside() {
+            return;
+        }
+        let believed = left.as_micros() as u64 * self.plan.traits.clock_rate / 1_000_000;
+        let on_server = self.fake.left_us(&format!("lock:k{key}"));
+        if believed > on_server {
+            self.violation(format!(
+                "{owner} believes in its lease of k{key} for {believed} us, the server for {on_server} us"
+            ));
+        }
+    }
+
     pub(crate) fn violation(&self, what: String) {
         self.log.note(|| format!("VIOLATION {what}"));
         self.told.lock().unwrap().violations.push(what);
@@ -118,7 +133,7 @@ async fn serve(
     let client = LockClient::builder(store).with_defaults(options).build().unwrap();
     let draining = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
-    for task in 0..dice.within(1..=4) as usize {
+    for task in 0..dice.within(1..=3) as usize {
         let owner = number * 10 + task;
         let task = Task {
             world: world.clone(),
@@ -186,6 +201,7 @@ async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
         log,
         history: History::default(),
         resource: Resource::default(),
+        fake: fake.clone(),
         told: Arc::default(),
     };
     let mut stage = Stage {

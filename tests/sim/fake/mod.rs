@@ -108,6 +108,14 @@ impl Fake {
         names.into_iter().filter(|name| !name.ends_with(":fence")).collect()
     }
 
+    /// For how many microseconds of its clock a key lasts.
+    pub(crate) fn left_us(&self, key: &str) -> u64 {
+        let core = self.core();
+        // It is still there in its last millisecond.
+        let end = core.keys.expires_at(key).map_or(0, |at| (at + 1) * 1_000);
+        end.saturating_sub(core.clock_us())
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         self.core().counts
     }
