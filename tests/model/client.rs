@@ -1,11 +1,12 @@
 //! The client: `wait.rs`, `waiter.rs`, `traces.rs` and `mod.rs` of `lock-core/src/store/redis`, the lease in
 //! `lock-core/src/lease`, the line within the process in `lock-core/src/registry`, and the janitor in `lock-core/src/driver`.
 
-use super::protocol::{Broken, Event, Step};
+use super::protocol::{Broken, Event};
 use super::state::{
     Answer, Ask, Asked, Flight, Message, Next, Phase, Place, Promise, Reply, Request, Span, Token,
     Trace, Ttl,
 };
+use super::step::Step;
 
 impl Step<'_> {
     /// acquire.rs, `Pending::new`: a fresh token.

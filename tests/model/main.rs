@@ -2,7 +2,8 @@
 //!
 //! Two or three clients want one key. Messages come late, twice or not at all; locks and tickets expire, claims become void,
 //! clients give up, crash and reconnect, at any moment and in any order. Every state that can be reached is looked at.
-//! [`server`] has the rules of the scripts, [`client`] those of the client, [`protocol`] what may happen and what must hold.
+//! [`server`] has the rules of the scripts, [`client`] those of the client, [`choices`] what may happen, and [`promises`] what must
+//! hold.
 //!
 //! Outside it: what durations do to the order of things, which [`arithmetic`] tries; failovers and lost data; and how soon
 //! anybody is served. [`keys`] tries what the model takes for granted: that a key stands for one thing.
@@ -16,13 +17,16 @@
 )]
 
 mod arithmetic;
+mod choices;
 mod client;
 mod keys;
 mod lease;
+mod promises;
 mod protocol;
 mod random;
 mod server;
 mod state;
+mod step;
 
 use std::sync::Arc;
 use std::time::Instant;

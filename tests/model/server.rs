@@ -3,10 +3,11 @@
 //! `script.lua | line` quotes the line that the next statement stands for; a test compares the quotes with the scripts. A
 //! script is executed at once, and each call asks for one thing, since the scripts serve many one after another.
 
-use super::protocol::{Broken, Event, Step};
+use super::protocol::{Broken, Event};
 use super::state::{
     Answer, Ask, FOREIGN, Lock, Message, Promise, Reply, Request, Span, Token, Ttl,
 };
+use super::step::Step;
 
 impl Step<'_> {
     /// Executes what is asked, and answers, if the connection is still there.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use lock_core::ErrorKind;
-use lock_tests::{Experiment, dose, ms};
+use lock_tests::{Experiment, ms};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::net::Way;
-use crate::setting::{EXACT, REQUEST, SOON, TTL, simulated};
+use crate::setting::{EXACT, REQUEST, SOON, TTL, experiment, simulated};
 
 /// How late a waiter may be whose message was lost: the head of a queue asks once a second.
 const ASKED_AGAIN: Duration = ms(1_100);
@@ -15,167 +15,150 @@ const ASKED_AGAIN: Duration = ms(1_100);
 /// The answer to a claim is lost. Whoever goes on waiting gets the lock by the same token; for others it is released.
 #[test]
 fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
-    let mut experiment = Experiment::new(
+    let about = Experiment::new(
         8,
         "a grant that nobody heard of is found again or given back",
         "the answers to claims are held up, then the streams break or are released",
         &["granted after all", "given up, and released"],
     );
-    for seed in 0..dose(200) as u64 {
-        let granted = simulated(seed, EXACT, async |mut setting| {
-            let (client, machine) = setting.client().await;
-            let wait = setting.dice.one_of(&[ms(50), ms(300), ms(5_000)]);
-            machine.hold(Way::Down);
-            let asked = tokio::spawn(client.mutex("k").with_wait(wait).lock());
-            let before = setting.fake.counts().acquires;
-            sleep(setting.dice.ms(10..=1_500)).await;
-            assert!(setting.fake.counts().acquires > before, "seed {seed}: it was asked for");
-            if setting.dice.chance(50) {
-                machine.reset(true);
+    experiment(about, 200, async |mut setting| {
+        let case = setting.case.clone();
+        let (client, machine) = setting.client().await;
+        let wait = setting.dice.one_of(&[ms(50), ms(300), ms(5_000)]);
+        machine.hold(Way::Down);
+        let asked = tokio::spawn(client.mutex("k").with_wait(wait).lock());
+        let before = setting.fake.counts().acquires;
+        sleep(setting.dice.ms(10..=1_500)).await;
+        assert!(setting.fake.counts().acquires > before, "{case}: it was asked for");
+        if setting.dice.chance(50) {
+            machine.reset(true);
+        }
+        machine.release(Way::Down);
+        let healed = Instant::now();
+        let granted = match asked.await.unwrap() {
+            Ok(guard) => {
+                assert!(guard.is_valid());
+                assert!(!setting.fake.remains().is_empty());
+                guard.release().await.unwrap();
+                true
             }
-            machine.release(Way::Down);
-            let healed = Instant::now();
-            let granted = match asked.await.unwrap() {
-                Ok(guard) => {
-                    assert!(guard.is_valid());
-                    assert!(!setting.fake.remains().is_empty());
-                    guard.release().await.unwrap();
-                    true
-                }
-                Err(error) => {
-                    let kind = error.kind();
-                    assert!(
-                        matches!(kind, ErrorKind::Unknown | ErrorKind::Unavailable),
-                        "seed {seed}: {kind:?}"
-                    );
-                    false
-                }
-            };
-            setting.nothing_remains(&client, &format!("seed {seed}")).await;
-            assert!(granted || healed.elapsed() < SOON);
-            granted
-        });
-        experiment.ran(1);
-        experiment.saw(if granted { "granted after all" } else { "given up, and released" }, 1);
-    }
-    experiment.finish();
+            Err(error) => {
+                let kind = error.kind();
+                assert!(
+                    matches!(kind, ErrorKind::Unknown | ErrorKind::Unavailable),
+                    "{case}: {kind:?}"
+                );
+                false
+            }
+        };
+        setting.nothing_remains(&client).await;
+        assert!(granted || healed.elapsed() < SOON);
+        [(if granted { "granted after all" } else { "given up, and released" }, 1)]
+    });
 }
 
 /// A claim that is delivered after it was given up does nothing.
 #[test]
 fn a_claim_that_arrives_late_is_void() {
-    let mut experiment = Experiment::new(
+    let about = Experiment::new(
         10,
         "a claim that arrives after it was given up takes nothing",
         "claims are held up in the network",
         &["void claims", "claims in time"],
     );
-    for seed in 0..dose(200) as u64 {
-        let (void, late) = simulated(seed, EXACT, async |mut setting| {
-            let (client, machine) = setting.client().await;
-            let (other, _) = setting.client().await;
-            machine.hold(Way::Up);
-            let start = Instant::now();
-            let asked = tokio::spawn(client.mutex("k").try_lock());
-            let held_up = setting.dice.ms(1..=900);
-            sleep(held_up).await;
-            machine.release(Way::Up);
-            sleep(ms(5)).await;
-            // That of the clock at the server is at most what a packet takes.
-            let late = held_up > REQUEST + ms(10);
-            if late {
-                let remains = setting.fake.remains();
-                assert!(remains.is_empty(), "seed {seed}: {remains:?} after {held_up:?}");
-                let free = other.mutex("k").try_lock().await.unwrap();
-                free.expect("nobody has it").release().await.unwrap();
-            }
-            drop(asked.await.unwrap());
-            setting.nothing_remains(&client, &format!("seed {seed}")).await;
-            assert!(start.elapsed() < held_up + SOON);
-            (setting.fake.counts().voids, late)
-        });
-        experiment.ran(1);
-        experiment.saw("void claims", void);
-        experiment.saw("claims in time", usize::from(!late));
-    }
-    experiment.finish();
+    experiment(about, 200, async |mut setting| {
+        let case = setting.case.clone();
+        let (client, machine) = setting.client().await;
+        let (other, _) = setting.client().await;
+        machine.hold(Way::Up);
+        let start = Instant::now();
+        let asked = tokio::spawn(client.mutex("k").try_lock());
+        let held_up = setting.dice.ms(1..=900);
+        sleep(held_up).await;
+        machine.release(Way::Up);
+        sleep(ms(5)).await;
+        // That of the clock at the server is at most what a packet takes.
+        let late = held_up > REQUEST + ms(10);
+        if late {
+            let remains = setting.fake.remains();
+            assert!(remains.is_empty(), "{case}: {remains:?} after {held_up:?}");
+            let free = other.mutex("k").try_lock().await.unwrap();
+            free.expect("nobody has it").release().await.unwrap();
+        }
+        drop(asked.await.unwrap());
+        setting.nothing_remains(&client).await;
+        assert!(start.elapsed() < held_up + SOON);
+        [("void claims", setting.fake.counts().voids), ("claims in time", usize::from(!late))]
+    });
 }
 
 /// Renewals and releases that arrive late, behind what came after them, change nothing.
 #[test]
 fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing() {
-    let mut experiment = Experiment::new(
+    let about = Experiment::new(
         11,
         "late renewals and releases change nothing",
         "renewals and releases are held up on a stream that was given up, others pass them",
         &["late renewals", "late releases"],
     );
-    for seed in 0..dose(100) as u64 {
-        simulated(seed, EXACT, async |mut setting| {
-            let (client, machine) = setting.client().await;
-            let guard = client.mutex("k").lock().await.unwrap();
+    experiment(about, 100, async |mut setting| {
+        let case = setting.case.clone();
+        let (client, machine) = setting.client().await;
+        let guard = client.mutex("k").lock().await.unwrap();
+        machine.hold_open_streams(Way::Up);
+        // Two that are not answered, and the stream is given up.
+        for _ in 0..2 {
+            let extended = guard.extend(ms(20_000)).await;
+            assert!(extended.unwrap_err().is_unknown());
+        }
+        if setting.dice.chance(50) {
+            // Held up as well, on the next stream.
             machine.hold_open_streams(Way::Up);
-            // Two that are not answered, and the stream is given up.
-            for _ in 0..2 {
-                let extended = guard.extend(ms(20_000)).await;
-                assert!(extended.unwrap_err().is_unknown());
-            }
-            if setting.dice.chance(50) {
-                // Held up as well, on the next stream.
-                machine.hold_open_streams(Way::Up);
-            }
-            let released = timeout(ms(3_500), guard.release()).await.unwrap();
-            drop(released);
-            let next = client.mutex("k").with_wait(TTL + SOON).lock().await.unwrap();
-            let left = next.remaining();
-            let commands = setting.fake.counts().commands;
-            machine.release(Way::Up);
-            sleep(ms(20)).await;
-            assert!(setting.fake.counts().commands > commands, "seed {seed}: they arrived");
-            assert!(next.remaining() + ms(40) >= left, "seed {seed}");
-            assert!(next.is_valid(), "seed {seed}");
-            assert!(next.extend(TTL).await.is_ok(), "seed {seed}: it is still ours");
-            next.release().await.unwrap();
-            setting.nothing_remains(&client, &format!("seed {seed}")).await;
-        });
-        experiment.ran(1);
-        experiment.saw("late renewals", 2);
-        experiment.saw("late releases", 1);
-    }
-    experiment.finish();
+        }
+        let released = timeout(ms(3_500), guard.release()).await.unwrap();
+        drop(released);
+        let next = client.mutex("k").with_wait(TTL + SOON).lock().await.unwrap();
+        let left = next.remaining();
+        let commands = setting.fake.counts().commands;
+        machine.release(Way::Up);
+        sleep(ms(20)).await;
+        assert!(setting.fake.counts().commands > commands, "{case}: they arrived");
+        assert!(next.remaining() + ms(40) >= left, "{case}");
+        assert!(next.is_valid(), "{case}");
+        assert!(next.extend(TTL).await.is_ok(), "{case}: it is still ours");
+        next.release().await.unwrap();
+        setting.nothing_remains(&client).await;
+        [("late renewals", 2), ("late releases", 1)]
+    });
 }
 
 /// No message of a grant arrives. The lock is taken by the waiter all the same.
 #[test]
 fn a_waiter_finds_its_grant_though_every_message_is_lost() {
-    let mut experiment = Experiment::new(
+    let about = Experiment::new(
         13,
         "a free lock is taken by a live waiter",
         "every published message is lost, or those just after the subscription",
         &["lost messages", "late grants"],
     );
-    for seed in 0..dose(200) as u64 {
-        let (unheard, late) = simulated(seed, EXACT, async |mut setting| {
-            let (holder, _) = setting.client().await;
-            let (waiter, _) = setting.client().await;
-            let guard = holder.mutex("k").lock().await.unwrap();
-            let asked = tokio::spawn(waiter.mutex("k").wait_forever().lock());
-            setting.fake.lose_messages(setting.dice.one_of(&[ms(60_000), ms(40)]));
-            sleep(setting.dice.ms(1..=2_500)).await;
-            guard.release().await.unwrap();
-            let free = Instant::now();
-            let got = timeout(ms(20_000), asked).await.unwrap().unwrap().unwrap();
-            let took = free.elapsed();
-            assert!(took <= ASKED_AGAIN, "seed {seed}: {took:?}");
-            got.release().await.unwrap();
-            setting.nothing_remains(&waiter, &format!("seed {seed}")).await;
-            (setting.fake.counts().unheard, took > ms(20))
-        });
-        experiment.ran(1);
-        experiment.saw("lost messages", unheard);
-        experiment.saw("late grants", usize::from(late));
-    }
-    experiment.finish();
+    experiment(about, 200, async |mut setting| {
+        let case = setting.case.clone();
+        let (holder, _) = setting.client().await;
+        let (waiter, _) = setting.client().await;
+        let guard = holder.mutex("k").lock().await.unwrap();
+        let asked = tokio::spawn(waiter.mutex("k").wait_forever().lock());
+        setting.fake.lose_messages(setting.dice.one_of(&[ms(60_000), ms(40)]));
+        sleep(setting.dice.ms(1..=2_500)).await;
+        guard.release().await.unwrap();
+        let free = Instant::now();
+        let got = timeout(ms(20_000), asked).await.unwrap().unwrap().unwrap();
+        let took = free.elapsed();
+        assert!(took <= ASKED_AGAIN, "{case}: {took:?}");
+        got.release().await.unwrap();
+        setting.nothing_remains(&waiter).await;
+        let unheard = setting.fake.counts().unheard;
+        [("lost messages", unheard), ("late grants", usize::from(took > ms(20)))]
+    });
 }
 
 /// Found by a seed: the wait ended while its client could not connect, and the waiter went round in circles.
@@ -199,6 +182,6 @@ fn a_wait_ends_though_nobody_can_connect() {
         machine.release(Way::Up);
         drop(other.await.unwrap());
         guard.release().await.unwrap();
-        setting.nothing_remains(&waiter, "a wait that ended").await;
+        setting.nothing_remains(&waiter).await;
     });
 }

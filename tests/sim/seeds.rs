@@ -1,61 +1,136 @@
 //! Many seeds.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use lock_tests::Experiment;
+use lock_tests::{Experiment, dose};
 
 use crate::crowd;
 use crate::log::Reader;
-use crate::world::{self, Counts};
+use crate::plan::{Counts, Plan};
+use crate::world::{self, Outcome};
 
-/// How many seeds are run by default: about half a minute of two cores.
+/// How many seeds are run by default.
 const SEEDS: usize = 1_000;
+/// One of so many runs with clocks that are as far apart as the promises allow, too, and with clocks that are further apart.
+const WITH_ODD_CLOCKS: u64 = 10;
+/// The share of seeds, in percent, in which a client must not have known what became of a command.
+const AMBIGUOUS: usize = 95;
+/// After so many seeds with violations nothing is learnt from more.
+const ENOUGH: usize = 5;
 
-/// Which seeds to run.
-fn seeds() -> std::ops::Range<u64> {
+/// What came of many seeds.
+#[derive(Default)]
+struct Total {
+    seeds: usize,
+    counts: Counts,
+    overlaps: usize,
+    /// Seeds with an ambiguous outcome.
+    ambiguous: usize,
+    violations: Vec<(u64, Vec<String>)>,
+}
+
+/// Which seeds to run: what the environment says, or the usual ones.
+fn seeds() -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     if let Some(seed) = number("LOCK_SIM_SEED") {
         return seed..seed + 1;
     }
-    0..number("LOCK_SIM_SEEDS").unwrap_or_else(|| lock_tests::dose(SEEDS) as u64)
+    0..number("LOCK_SIM_SEEDS").unwrap_or_else(|| dose(SEEDS) as u64)
+}
+
+/// Runs them, each with `change` in its circumstances, and fails if one has violations.
+fn run(what: &str, seeds: Range<u64>, change: impl Fn(&mut Plan) + Sync) -> Total {
+    let (start, verbose) = (Instant::now(), seeds.end - seeds.start == 1);
+    let total = Mutex::new(Total::default());
+    crowd::each(seeds, |seed| {
+        if total.lock().unwrap().violations.len() >= ENOUGH {
+            return;
+        }
+        let reader = if verbose { Reader::Human } else { Reader::Nobody };
+        let Outcome { counts, overlaps, violations, .. } = world::run_with(seed, reader, &change);
+        let mut total = total.lock().unwrap();
+        total.seeds += 1;
+        total.counts += counts;
+        total.overlaps += overlaps;
+        total.ambiguous += usize::from(counts.ambiguous > 0);
+        if !violations.is_empty() {
+            total.violations.push((seed, violations));
+        }
+    });
+    let total = total.into_inner().unwrap();
+    let Total { seeds, counts, overlaps, ambiguous, violations } = &total;
+    println!(
+        "{what}: {seeds} seeds in {:?}, {ambiguous} with an ambiguous outcome, {overlaps} overlaps: {counts:?}",
+        start.elapsed()
+    );
+    for (seed, violations) in violations {
+        println!("seed {seed} (again with LOCK_SIM_SEED={seed}): {violations:#?}");
+    }
+    assert!(violations.is_empty(), "{what}: {} of {seeds} seeds", violations.len());
+    total
 }
 
 #[test]
 fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
+    const AMBIGUOUS_SEEDS: &str = "seeds with an ambiguous outcome";
+    let mut events = Counts::NAMES.to_vec();
+    events.push(AMBIGUOUS_SEEDS);
     let mut experiment = Experiment::new(
         7,
         "exclusion, growing fences, bounded waits, nothing left behind",
-        "latency, partitions, broken and silent streams, stalls, crashes, lost messages, by seed",
-        Counts::NAMES,
+        "latency, partitions, broken and silent streams, stalls, crashes, drains, lost messages, by seed",
+        &events,
     );
-    let seeds = seeds();
-    let start = Instant::now();
-    let total = Mutex::new((Counts::default(), Vec::new()));
-    let verbose = seeds.end - seeds.start == 1;
-    crowd::each(seeds.clone(), |seed| {
-        let outcome = world::run(seed, if verbose { Reader::Human } else { Reader::Nobody });
-        let (counts, violations) = &mut *total.lock().unwrap();
-        *counts += outcome.counts;
-        if !outcome.violations.is_empty() {
-            violations.push((seed, outcome.violations));
-        }
-    });
-    let (counts, violations) = total.into_inner().unwrap();
-    println!("{} seeds in {:?}: {counts:?}", seeds.end - seeds.start, start.elapsed());
-    for (seed, violations) in &violations {
-        println!("seed {seed} (again with LOCK_SIM_SEED={seed}): {violations:#?}");
-    }
-    assert!(violations.is_empty(), "{} seeds", violations.len());
-    experiment.ran((seeds.end - seeds.start) as usize);
-    for (event, count) in counts.all() {
+    let total = run("all faults", seeds(), |_| {});
+    experiment.ran(total.seeds);
+    for (event, count) in total.counts.all() {
         experiment.saw(event, count);
     }
-    if verbose {
+    experiment.saw(AMBIGUOUS_SEEDS, total.ambiguous);
+    if total.seeds == 1 {
         // One seed need not see everything.
         return;
     }
+    assert!(
+        total.ambiguous * 100 >= total.seeds * AMBIGUOUS,
+        "{} of {} seeds had an ambiguous outcome",
+        total.ambiguous,
+        total.seeds
+    );
     experiment.finish();
+}
+
+/// Inside the margin nobody notices; outside it leases overlap, and the numbers of the grants protect what they lock.
+#[test]
+fn clocks_that_are_too_far_apart_let_leases_overlap_and_no_stale_write_through() {
+    let mut experiment = Experiment::new(
+        12,
+        "within 1 % leases never overlap; beyond, no stale write is accepted",
+        "the server's clock is 1 % slower or faster than the clients', or runs at 1.2 times their rate",
+        &["turns inside", "turns outside", "overlaps outside", "stale writes refused outside"],
+    );
+    let Range { start, end } = seeds();
+    let seeds = start..start + (end - start).div_ceil(WITH_ODD_CLOCKS);
+    let inside = run("clocks 1 % apart", seeds.clone(), |plan| {
+        plan.may_forget = false;
+        let fast = plan.traits.clock_rate > 1_000_000;
+        plan.traits.clock_rate = if fast { 1_010_000 } else { 990_000 };
+    });
+    let outside = run("clocks 20 % apart", seeds, |plan| {
+        plan.may_forget = false;
+        plan.traits.clock_rate = 1_200_000;
+    });
+    assert_eq!(inside.overlaps, 0);
+    experiment.ran(inside.seeds + outside.seeds);
+    experiment.saw("turns inside", inside.counts.turns);
+    experiment.saw("turns outside", outside.counts.turns);
+    experiment.saw("overlaps outside", outside.overlaps);
+    experiment.saw("stale writes refused outside", outside.counts.stale);
+    if outside.seeds > 1 {
+        experiment.finish();
+    }
 }
 
 /// What a seed does is the same each time, to the last byte on the wire.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::{Seeded, Vitals, settled};
 use lock_core::{LockClient, LockOptions};
+use lock_tests::{Experiment, dose};
 use tokio::time::timeout;
 
 use crate::dice::Dice;
@@ -20,6 +21,8 @@ pub(crate) struct Setting {
     pub(crate) fake: Fake,
     pub(crate) net: Net,
     pub(crate) dice: Dice,
+    /// How a test that fails names it.
+    pub(crate) case: String,
 }
 
 pub(crate) const EXACT: Traits = Traits { resp3: true, clock_rate: 1_000_000 };
@@ -42,9 +45,25 @@ pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Set
     runtime.block_on(async {
         let mut dice = Dice::new(seed);
         let fake = Fake::new(traits, Log::new(Reader::Nobody));
-        let net = Net::new(fake.clone(), NEAR, dice.split());
-        what(Setting { fake, net, dice }).await
+        let net = Net::new(fake.clone(), NEAR, REQUEST, dice.split());
+        what(Setting { fake, net, dice, case: format!("seed {seed}") }).await
     })
+}
+
+/// An experiment of so many seeds: `what` says which events each of them saw.
+pub(crate) fn experiment<const N: usize>(
+    mut experiment: Experiment,
+    seeds: usize,
+    what: impl AsyncFn(Setting) -> [(&'static str, usize); N],
+) {
+    for seed in 0..dose(seeds) as u64 {
+        let seen = simulated(seed, EXACT, &what);
+        experiment.ran(1);
+        for (event, count) in seen {
+            experiment.saw(event, count);
+        }
+    }
+    experiment.finish();
 }
 
 impl Setting {
@@ -67,7 +86,8 @@ impl Setting {
     }
 
     /// Nothing is left of what the client gave up, neither here nor on the server, [soon](SOON).
-    pub(crate) async fn nothing_remains(&self, client: &LockClient, what: &str) {
+    pub(crate) async fn nothing_remains(&self, client: &LockClient) {
+        let what = &self.case;
         let done = timeout(SOON, settled(client)).await;
         assert!(done.is_ok(), "{what}: {:?}", Vitals::of(client));
         assert!(Vitals::of(client).is_idle(), "{what}: {:?}", Vitals::of(client));

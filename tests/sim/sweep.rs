@@ -52,7 +52,7 @@ fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
                 let polls = (0..MOST_POLLS).find(|polls| {
                     let traits = Traits { resp3: seed % 3 != 0, ..EXACT };
                     let ended = simulated(seed, traits, async |setting| {
-                        drop_after(&setting, what, fault, *polls).await
+                        drop_after(setting, what, fault, *polls).await
                     });
                     let counts = &mut *counts.lock().unwrap();
                     counts[0] += usize::from(!ended);
@@ -74,8 +74,8 @@ fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
 }
 
 /// Whether it ended before.
-async fn drop_after(setting: &Setting, what: What, fault: Fault, polls: usize) -> bool {
-    let case = format!("{what:?} after {polls} polls, {fault:?}");
+async fn drop_after(mut setting: Setting, what: What, fault: Fault, polls: usize) -> bool {
+    setting.case += &format!(": {what:?} after {polls} polls, {fault:?}");
     let (client, machine) = setting.client().await;
     let (other, _) = setting.client().await;
     let mutex = client.mutex("k");
@@ -111,9 +111,9 @@ async fn drop_after(setting: &Setting, what: What, fault: Fault, polls: usize) -
     if !ended && what != What::WaitingLock {
         break_streams(&machine, fault);
     }
-    setting.nothing_remains(&client, &case).await;
+    setting.nothing_remains(&client).await;
     let next = timeout(SOON, other.mutex("k").try_lock()).await;
-    assert!(matches!(next, Ok(Ok(Some(_)))), "{case}: {next:?}");
+    assert!(matches!(next, Ok(Ok(Some(_)))), "{}: {next:?}", setting.case);
     ended
 }
 

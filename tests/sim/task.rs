@@ -1,5 +1,7 @@
 //! What the tasks of a client do.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Lease, LockClient, Mutex, MutexGuard, Released};
@@ -13,6 +15,10 @@ use crate::world::World;
 pub(crate) struct Task {
     pub(crate) world: World,
     pub(crate) client: LockClient,
+    /// Set when the client begins to end.
+    pub(crate) draining: Arc<AtomicBool>,
+    /// Whether it was asked before that, the last time.
+    pub(crate) asked_before_drain: bool,
     pub(crate) owner: usize,
     pub(crate) dice: Dice,
 }
@@ -26,11 +32,14 @@ const RELEASE: Duration = Duration::from_millis(3_000);
 
 impl Task {
     pub(crate) async fn run(mut self) {
-        for _ in 0..self.dice.within(2..=5) {
+        for _ in 0..self.dice.within(2..=4) {
             sleep(self.dice.ms(0..=150)).await;
             let key = if self.dice.chance(70) { 0 } else { self.dice.within(0..=2) as usize };
             let mutex = self.client.mutex(format!("k{key}"));
-            match self.dice.within(0..=9) {
+            if self.is_draining() && self.dice.chance(50) {
+                return;
+            }
+            match self.dice.within(0..=if self.world.plan.unfenced { 12 } else { 9 }) {
                 0..=3 => self.take_turn(key, mutex).await,
                 4 => self.give_up(key, mutex).await,
                 5 => self.try_once(key, mutex).await,
@@ -40,7 +49,8 @@ impl Task {
                     self.take_turn(key, mutex.with_min_hold(min_hold)).await;
                 }
                 8 => self.run_bound(key, mutex).await,
-                _ => self.without_renewal(key, mutex).await,
+                9 => self.without_renewal(key, mutex).await,
+                _ => self.without_fencing(key, mutex).await,
             }
         }
     }
@@ -66,6 +76,15 @@ impl Task {
         self.take_turn(key, mutex.without_renewal()).await;
     }
 
+    async fn without_fencing(&mut self, key: usize, mutex: Mutex) {
+        let mutex = mutex.without_fencing();
+        if self.dice.chance(50) {
+            self.take_turn(key, mutex).await;
+        } else {
+            self.try_once(key, mutex).await;
+        }
+    }
+
     async fn extend(&mut self, key: usize, mutex: Mutex) {
         if let Some((turn, guard)) = self.lock(key, mutex).await {
             let longer = self.world.plan.ttl + self.dice.ms(0..=1_000);
@@ -82,7 +101,7 @@ impl Task {
     /// Waits, but not to the end.
     async fn give_up(&mut self, key: usize, mutex: Mutex) {
         let patience = self.dice.ms(0..=400);
-        let asked = self.note("asks, impatiently", key);
+        let asked = self.asks("asks, impatiently", key);
         match timeout(patience, mutex.wait_forever().lock()).await {
             Ok(Ok(guard)) => {
                 let turn = self.entered(key, asked, &guard);
@@ -107,7 +126,7 @@ impl Task {
     }
 
     async fn try_once(&mut self, key: usize, mutex: Mutex) {
-        let asked = self.note("tries", key);
+        let asked = self.asks("tries", key);
         let start = Instant::now();
         let answer = mutex.try_lock().await;
         self.in_time("try_lock", start, WITHOUT_WAIT);
@@ -128,7 +147,7 @@ impl Task {
 
     /// A body that is bound to its lease, and notices if it is polled after that is over.
     async fn run_bound(&mut self, key: usize, mutex: Mutex) {
-        let asked = self.note("asks, to run a body", key);
+        let asked = self.asks("asks, to run a body", key);
         let span = self.span();
         let (world, owner) = (self.world.clone(), self.owner);
         let body = async |lease: Lease| {
@@ -155,7 +174,7 @@ impl Task {
 
     async fn lock(&mut self, key: usize, mutex: Mutex) -> Option<(usize, MutexGuard)> {
         let wait = self.dice.one_of(&[Some(20), Some(300), Some(1_000), Some(3_000), None, None]);
-        let asked = self.note("asks", key);
+        let asked = self.asks("asks", key);
         let start = Instant::now();
         let answer = match wait.map(Duration::from_millis) {
             Some(wait) => {
@@ -185,16 +204,22 @@ impl Task {
         if !guard.is_valid() {
             self.world.violation(format!("{}: a lease was over when it was granted", self.owner));
         }
+        if self.is_draining() && !self.asked_before_drain {
+            self.world.violation(format!("{}: granted by a client that drains", self.owner));
+        }
         let (owner, fence) = (self.owner, fence.get());
+        self.world.check_lease(owner, key, guard.remaining());
+        self.world.count(|counts| counts.unfenced += usize::from(fence == 0));
         let turn = Turn { key, owner, asked, entered, good_at: entered, fence };
         self.world.count(|counts| counts.handed_on += usize::from(turn.handed_on() > 0));
         self.world.history.enter(turn)
     }
 
-    /// Holds for some time, or until it learns that the lease is lost.
-    async fn hold(&self, turn: usize, guard: &MutexGuard, span: Duration) {
+    /// Holds for some time, and writes meanwhile, or until it learns that the lease is lost.
+    async fn hold(&mut self, turn: usize, guard: &MutexGuard, span: Duration) {
         let end = Instant::now() + span;
         loop {
+            self.write(turn);
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -206,7 +231,27 @@ impl Task {
                 return;
             }
             self.world.history.still_good(turn, self.world.log.note(String::new));
+            let Turn { owner, key, .. } = self.world.history.turn(turn);
+            self.world.check_lease(owner, key, guard.remaining());
         }
+    }
+
+    /// Sends a write to what the lock protects. Mostly it arrives soon, but it may take longer than the lease lasts.
+    fn write(&mut self, turn: usize) {
+        let ttl = self.world.plan.ttl.as_millis() as u64;
+        let way =
+            if self.dice.chance(10) { self.dice.ms(0..=2 * ttl) } else { self.dice.ms(0..=5) };
+        let world = self.world.clone();
+        let turn = world.history.turn(turn);
+        if turn.fence == 0 {
+            return;
+        }
+        let _arrives = tokio::spawn(async move {
+            sleep(way).await;
+            if let Err(what) = world.resource.write(turn) {
+                world.violation(what);
+            }
+        });
     }
 
     async fn end(&mut self, guard: MutexGuard) {
@@ -226,6 +271,16 @@ impl Task {
         }
     }
 
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Notes that it begins to ask.
+    fn asks(&mut self, how: &str, key: usize) -> u64 {
+        self.asked_before_drain = !self.is_draining();
+        self.note(how, key)
+    }
+
     fn note(&self, what: &str, key: usize) -> u64 {
         self.world.log.note(|| format!("{} {what} k{key}", self.owner))
     }
@@ -243,8 +298,9 @@ impl Task {
         self.world.count(|counts| match error.kind() {
             ErrorKind::Busy { .. } => counts.busy += 1,
             ErrorKind::Unavailable => counts.unavailable += 1,
-            ErrorKind::Unknown => counts.ambiguous += 1,
+            ErrorKind::Unknown => counts.unknown += 1,
             ErrorKind::Lost { .. } if what == "extend" => counts.lost += 1,
+            ErrorKind::Draining if self.is_draining() => counts.turned_away += 1,
             kind => self.world.violation(format!("{}: {what} gave {kind:?}", self.owner)),
         });
     }

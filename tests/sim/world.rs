@@ -1,6 +1,6 @@
 //! One simulation: clients on machines, the server, and the faults of a seed.
 
-use std::ops::AddAssign;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,10 +11,12 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::dice::Dice;
-use crate::fake::{Fake, Traits};
+use crate::fake::Fake;
 use crate::history::History;
 use crate::log::{Log, Reader};
-use crate::net::{Latency, Machine, Net, Way};
+use crate::net::{Instead, Machine, Net};
+use crate::plan::{Counts, Plan};
+use crate::resource::Resource;
 use crate::task::Task;
 
 /// What all tasks of a simulation share. Cheap to clone.
@@ -23,6 +25,8 @@ pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) log: Log,
     pub(crate) history: History,
+    pub(crate) resource: Resource,
+    fake: Fake,
     told: Arc<Mutex<Told>>,
 }
 
@@ -30,104 +34,49 @@ pub(crate) struct World {
 struct Told {
     counts: Counts,
     violations: Vec<String>,
-}
-
-/// The circumstances.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) ttl: Duration,
-    clients: u64,
-    traits: Traits,
-    latency: Latency,
-    request_timeout: Duration,
-    faults: u64,
-    may_forget: bool,
-}
-
-macro_rules! counts {
-    ($($name:ident: $what:literal,)+) => {
-        /// What happened, in numbers.
-        #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct Counts { $(pub(crate) $name: usize,)+ }
-
-        impl Counts {
-            pub(crate) const NAMES: &[&str] = &[$($what,)+];
-
-            pub(crate) fn all(&self) -> Vec<(&'static str, usize)> {
-                vec![$(($what, self.$name),)+]
-            }
-        }
-
-        impl AddAssign for Counts {
-            fn add_assign(&mut self, other: Self) {
-                $(self.$name += other.$name;)+
-            }
-        }
-    };
-}
-
-counts! {
-    turns: "turns",
-    contended: "contended grants",
-    handed_on: "hand-offs in a process",
-    queued: "places in a queue",
-    busy: "busy answers",
-    unavailable: "unavailable answers",
-    ambiguous: "ambiguous outcomes",
-    cancelled: "cancellations",
-    extended: "extensions",
-    lost: "lost leases",
-    excused: "overlaps after the server forgot",
-    voids: "void claims",
-    unheard: "lost messages",
-    killed: "killed clients",
-    forgotten: "servers that forgot",
-    faults: "faults",
+    left_to_ttl: bool,
 }
 
 /// What came of a simulation.
 pub(crate) struct Outcome {
     pub(crate) counts: Counts,
+    /// Of leases, without the excused ones.
+    pub(crate) overlaps: usize,
     pub(crate) violations: Vec<String>,
     pub(crate) log: String,
 }
 
 /// Faults begin within this time, and each is over after the other at most.
 const FAULTS_BEGIN: u64 = 3_000;
+/// Answers are lost from within this time on, when all clients are still at work.
+const ANSWERS_LOST: u64 = 500;
 const LONGEST_FAULT: u64 = 2_500;
 /// When the last fault is over, all turns end within this time.
 const ALL_SERVED: Duration = Duration::from_secs(60);
 /// And what was given up is released this soon.
 const SETTLED: Duration = Duration::from_secs(5);
+/// If a claim had no deadline of its own, it may be on its way for half a minute.
+const SETTLED_PLAIN: Duration = Duration::from_secs(35);
+/// Drains begin within this time, and may take no longer than they were given and this.
+const DRAINS_BEGIN: u64 = 1_500;
+const SLACK: Duration = Duration::from_millis(60);
 /// The queue of one who is gone is kept this long by the server.
 const QUEUE_LIFE: Duration = Duration::from_secs(125);
 
 /// Runs the simulation of `seed`.
 pub(crate) fn run(seed: u64, reader: Reader) -> Outcome {
+    run_with(seed, reader, |_| {})
+}
+
+/// The same, with `change` in its circumstances.
+pub(crate) fn run_with(seed: u64, reader: Reader, change: impl FnOnce(&mut Plan)) -> Outcome {
     let _seeded = Seeded::with(seed);
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(simulate(Dice::new(seed), reader))
-}
-
-impl Plan {
-    fn roll(dice: &mut Dice) -> Self {
-        let usual = dice.within(0..=5);
-        let longest = dice.one_of(&[5, 20, 200]);
-        Self {
-            ttl: Duration::from_millis(dice.one_of(&[300, 1_000, 3_000])),
-            clients: dice.within(2..=4),
-            traits: Traits {
-                resp3: dice.chance(80),
-                // As far apart as the promises allow.
-                clock_rate: dice.within(990_000..=1_010_000),
-            },
-            latency: Latency { usual, longest: longest.max(usual), slow: dice.within(0..=20) },
-            request_timeout: Duration::from_millis(dice.one_of(&[100, 500])),
-            faults: dice.within(0..=6),
-            may_forget: dice.chance(25),
-        }
-    }
+    let mut dice = Dice::new(seed);
+    let mut plan = Plan::roll(&mut dice);
+    change(&mut plan);
+    runtime.block_on(simulate(plan, dice, reader))
 }
 
 impl World {
@@ -137,14 +86,44 @@ impl World {
         self.told.lock().unwrap().counts += counts;
     }
 
+    /// A lease that is believed in for `left` must not end before that on the server, unless it may forget.
+    pub(crate) fn check_lease(&self, owner: usize, key: usize, left: Duration) {
+        if self.plan.may_forget || !self.plan.is_inside() {
+            return;
+        }
+        let believed = left.as_micros() as u64 * self.plan.traits.clock_rate / 1_000_000;
+        let on_server = self.fake.left_us(&format!("lock:k{key}"));
+        if believed > on_server {
+            self.violation(format!(
+                "{owner} believes in its lease of k{key} for {believed} us, the server for {on_server} us"
+            ));
+        }
+    }
+
     pub(crate) fn violation(&self, what: String) {
         self.log.note(|| format!("VIOLATION {what}"));
         self.told.lock().unwrap().violations.push(what);
     }
 }
 
-/// A client and its tasks, until all have had their turns and all is released.
+/// The clients of a machine, one after another: each until all its tasks have had their turns and all is released.
 async fn live(world: World, machine: Machine, number: usize, mut dice: Dice) {
+    if world.plan.drains && dice.chance(50) {
+        serve(&world, machine.clone(), number, dice.split(), Some(dice.ms(0..=DRAINS_BEGIN))).await;
+        world.log.note(|| format!("client {number} starts again"));
+    }
+    serve(&world, machine, number, dice, None).await;
+    world.log.note(|| format!("client {number} is done"));
+}
+
+/// A client and its tasks, to the end, or until it is drained.
+async fn serve(
+    world: &World,
+    machine: Machine,
+    number: usize,
+    mut dice: Dice,
+    drained_after: Option<Duration>,
+) {
     let store = RedisStore::builder("redis://simulated/")
         .with_connector(machine)
         .with_request_timeout(world.plan.request_timeout)
@@ -152,77 +131,123 @@ async fn live(world: World, machine: Machine, number: usize, mut dice: Dice) {
         .unwrap();
     let options = LockOptions::new().with_ttl(world.plan.ttl);
     let client = LockClient::builder(store).with_defaults(options).build().unwrap();
+    let draining = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
-    for task in 0..dice.within(1..=4) as usize {
-        let (world, client, dice) = (world.clone(), client.clone(), dice.split());
+    for task in 0..dice.within(1..=3) as usize {
         let owner = number * 10 + task;
-        tasks.spawn(Task { world, client, owner, dice }.run());
+        let task = Task {
+            world: world.clone(),
+            client: client.clone(),
+            draining: Arc::clone(&draining),
+            asked_before_drain: true,
+            owner,
+            dice: dice.split(),
+        };
+        tasks.spawn(task.run());
+    }
+    if let Some(after) = drained_after {
+        let limit = dice.ms(50..=3_000);
+        let (world, client) = (world.clone(), client.clone());
+        tasks.spawn(async move {
+            sleep(after).await;
+            draining.store(true, Ordering::Relaxed);
+            world.log.note(|| format!("client {number} drains for {limit:?}"));
+            let start = Instant::now();
+            let drained = client.drain(limit).await;
+            world.log.note(|| format!("client {number} is drained: {drained:?}"));
+            if start.elapsed() > limit + SLACK {
+                let took = start.elapsed();
+                world.violation(format!("client {number}: a drain took {took:?}, not {limit:?}"));
+            }
+            world.count(|counts| counts.drained += 1);
+            world.told.lock().unwrap().left_to_ttl |= !drained.is_clean();
+        });
     }
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             world.violation(format!("client {number}: a task ended by {error}"));
         }
     }
-    if timeout(SETTLED + Duration::from_millis(LONGEST_FAULT), settled(&client)).await.is_err() {
+    // A plain claim is not known to be void before that.
+    let limit = if world.plan.unfenced { SETTLED_PLAIN } else { SETTLED };
+    if timeout(limit + Duration::from_millis(LONGEST_FAULT), settled(&client)).await.is_err() {
         world.violation(format!("client {number} does not settle: {:?}", Vitals::of(&client)));
     } else if !Vitals::of(&client).is_idle() {
         world.violation(format!("client {number} is not idle: {:?}", Vitals::of(&client)));
     }
-    world.log.note(|| format!("client {number} is done"));
 }
 
-struct Life {
-    machine: Machine,
-    task: JoinHandle<()>,
+pub(crate) struct Life {
+    pub(crate) machine: Machine,
+    pub(crate) task: JoinHandle<()>,
 }
 
-struct Stage {
-    world: World,
-    fake: Fake,
-    net: Net,
-    lives: Vec<Life>,
-    dice: Dice,
+/// All that a fault can strike.
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) fake: Fake,
+    pub(crate) net: Net,
+    pub(crate) lives: Vec<Life>,
+    pub(crate) dice: Dice,
 }
 
-async fn simulate(mut dice: Dice, reader: Reader) -> Outcome {
-    let plan = Plan::roll(&mut dice);
+async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
     let log = Log::new(reader);
     log.note(|| format!("{plan:?}"));
     let fake = Fake::new(plan.traits, log.clone());
-    let net = Net::new(fake.clone(), plan.latency, dice.split());
-    let world =
-        World { plan: Arc::new(plan), log, history: History::default(), told: Arc::default() };
-    let mut stage =
-        Stage { world: world.clone(), fake: fake.clone(), net, lives: Vec::new(), dice };
+    let net = Net::new(fake.clone(), plan.latency, plan.request_timeout, dice.split());
+    let world = World {
+        plan: Arc::new(plan),
+        log,
+        history: History::default(),
+        resource: Resource::default(),
+        fake: fake.clone(),
+        told: Arc::default(),
+    };
+    let mut stage = Stage {
+        world: world.clone(),
+        fake: fake.clone(),
+        net: net.clone(),
+        lives: Vec::new(),
+        dice,
+    };
     for _ in 0..world.plan.clients {
         stage.start_client();
     }
+    stage.lose_answers();
     let killed = stage.wreak_havoc().await;
     stage.all_served().await;
     let mut remains = fake.remains();
-    if killed {
+    // Nor does anybody release what was left when a drain had to end.
+    if killed || world.told.lock().unwrap().left_to_ttl {
         sleep(QUEUE_LIFE).await;
         remains = fake.remains();
     }
     if !remains.is_empty() {
         world.violation(format!("left on the server: {remains:?}"));
     }
-    let excused = world.history.check_exclusion(|what| world.violation(what));
+    let inside = world.plan.is_inside();
+    let (excused, overlaps) = world.history.check_exclusion();
+    for overlap in overlaps.iter().filter(|_| inside) {
+        world.violation(overlap.clone());
+    }
     world.history.check_fences(|what| world.violation(what));
     let served = fake.counts();
     world.count(|counts| {
         counts.turns = world.history.turns().len();
         counts.excused = excused;
+        counts.ambiguous = net.ambiguous();
+        counts.stale = world.resource.refused();
         counts.queued = served.queued;
         counts.voids = served.voids;
         counts.unheard = served.unheard;
     });
-    let Told { counts, violations } = std::mem::take(&mut *world.told.lock().unwrap());
-    Outcome { counts, violations, log: world.log.text() }
+    let Told { counts, violations, .. } = std::mem::take(&mut *world.told.lock().unwrap());
+    Outcome { counts, overlaps: overlaps.len(), violations, log: world.log.text() }
 }
 
 impl Stage {
-    fn start_client(&mut self) {
+    pub(crate) fn start_client(&mut self) {
         let machine = self.net.machine();
         let life = live(self.world.clone(), machine.clone(), self.lives.len(), self.dice.split());
         self.lives.push(Life { machine, task: tokio::spawn(life) });
@@ -248,91 +273,20 @@ impl Stage {
         killed
     }
 
-    fn inject(&mut self, span: Duration) -> bool {
-        let Self { world, fake, net, .. } = self;
-        let chosen = self.dice.within(0..=self.lives.len() as u64 - 1) as usize;
-        let machine = self.lives[chosen].machine.clone();
-        let way = self.dice.one_of(&[Way::Up, Way::Down]);
-        let note = |what: &str| {
-            world.log.note(|| format!("FAULT {what}: client {chosen}, {way:?}, {span:?}"))
-        };
-        match self.dice.within(0..=11) {
-            0 | 1 => {
-                note("packets in one direction are held up");
-                machine.hold(way);
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    machine.release(way);
-                });
-            }
-            2 => {
-                note("the network is down");
-                machine.hold(Way::Up);
-                machine.hold(Way::Down);
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    machine.release(Way::Up);
-                    machine.release(Way::Down);
-                });
-            }
-            9 | 10 => {
-                note("packets on open streams are held up");
-                machine.hold_open_streams(way);
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    machine.release(way);
-                });
-            }
-            3 => {
-                note("streams break, with what was asked for");
-                machine.reset(false);
-            }
-            4 => {
-                note("streams break behind what was asked for");
-                machine.reset(true);
-            }
-            5 => {
-                note("streams fall silent");
-                machine.silence(way);
-            }
-            6 => {
-                note("the client is killed");
-                if machine.is_dead() {
-                    return false;
-                }
-                machine.kill(self.dice.chance(50));
-                self.lives[chosen].task.abort();
-                world.count(|counts| counts.killed += 1);
-                self.start_client();
-                return true;
-            }
-            7 => {
-                note("the server stalls");
-                fake.stall(span);
-            }
-            8 => {
-                note("messages are lost");
-                fake.lose_messages(span);
-            }
-            _ if world.plan.may_forget => {
-                note("the server is gone, and forgets");
-                net.take_server_down();
-                let at = world.log.note(|| "forgotten".to_owned());
-                world.history.forgotten(at, fake.clock_us());
-                fake.forget_all();
-                world.count(|counts| counts.forgotten += 1);
-                let net = net.clone();
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    net.bring_server_up();
-                });
-            }
-            _ => {
-                note("scripts are forgotten");
-                fake.forget_scripts();
-            }
+    /// Each is the first after some time on a machine, and so in the middle of what goes on there.
+    fn lose_answers(&mut self) {
+        for _ in 0..self.world.plan.lost_answers {
+            let chosen = self.dice.within(0..=self.lives.len() as u64 - 1) as usize;
+            let machine = self.lives[chosen].machine.clone();
+            let instead = self.dice.one_of(&[Instead::Break, Instead::FallSilent]);
+            let (after, log) = (self.dice.ms(0..=ANSWERS_LOST), self.world.log.clone());
+            self.world.count(|counts| counts.faults += 1);
+            let _ended = tokio::spawn(async move {
+                sleep(after).await;
+                log.note(|| format!("FAULT the next answer is lost: client {chosen}, {instead:?}"));
+                machine.lose_next_answer(instead);
+            });
         }
-        false
     }
 
     async fn all_served(&mut self) {

@@ -115,11 +115,12 @@ impl Registry {
     /// Refuses all who wait, and all who come.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
-        for shard in &self.shards {
-            let lines: Vec<_> = Self::lock(shard).values().cloned().collect();
-            for waker in lines.iter().flat_map(|line| line.wakers()) {
-                waker.wake();
-            }
+        let all = |shard| -> Vec<_> { Self::lock(shard).clone().into_iter().collect() };
+        let mut lines: Vec<_> = self.shards.iter().flat_map(all).collect();
+        // Where a key is kept is chance; who is woken first is not, so that a seed repeats itself.
+        lines.sort_by(|(one, _), (two, _)| one.name.as_str().cmp(two.name.as_str()));
+        for waker in lines.iter().flat_map(|(_, line)| line.wakers()) {
+            waker.wake();
         }
     }
 

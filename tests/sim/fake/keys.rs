@@ -88,6 +88,11 @@ impl Keys {
         names.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
+    /// Until when there is such a key, in milliseconds of the server's clock.
+    pub(crate) fn expires_at(&self, key: &str) -> Option<u64> {
+        self.entries.get(key.as_bytes())?.expires_at
+    }
+
     fn forget_expired(&mut self, now_ms: u64) {
         self.entries.retain(|_, entry| entry.expires_at.is_none_or(|at| now_ms <= at));
     }

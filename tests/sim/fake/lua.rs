@@ -1,5 +1,6 @@
 //! Runs the scripts that are shipped, by the Lua that Redis has.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -10,10 +11,27 @@ use super::resp::Reply;
 /// What a script calls.
 pub(crate) type Call = dyn FnMut(Vec<Vec<u8>>) -> Reply + Send;
 
+/// The scripts that a server knows.
 pub(crate) struct Scripts {
+    engine: Engine,
+    known: HashMap<String, Function>,
+}
+
+/// An interpreter. To make one, and to compile for it, takes longer than most simulations let it run.
+#[derive(Clone)]
+struct Engine {
     lua: Lua,
     run: Function,
-    known: HashMap<String, Function>,
+    call: Arc<Mutex<Option<Box<Call>>>>,
+    compiled: Arc<Mutex<Compiled>>,
+}
+
+/// By their text: name and code.
+type Compiled = HashMap<Vec<u8>, (String, Function)>;
+
+thread_local! {
+    /// Those that are not in use.
+    static SPARE: RefCell<Vec<Engine>> = const { RefCell::new(Vec::new()) };
 }
 
 const PRELUDE: &str = r"
@@ -35,17 +53,45 @@ return function(script)
 end
 ";
 
-impl Scripts {
-    /// Scripts whose commands go to `call`.
-    pub(crate) fn new(call: Arc<Mutex<Call>>) -> Self {
+impl Engine {
+    fn new() -> Self {
         let lua = Lua::new();
+        let call: Arc<Mutex<Option<Box<Call>>>> = Arc::default();
+        let called = Arc::clone(&call);
         let invoke = lua.create_function(move |lua, args: MultiValue| {
             let args = args.iter().map(argument).collect();
-            let reply = (call.lock().unwrap())(args);
+            let reply = (called.lock().unwrap().as_mut().unwrap())(args);
             to_lua(lua, reply)
         });
         let run = lua.load(PRELUDE).call(invoke.unwrap()).unwrap();
-        Self { lua, run, known: HashMap::new() }
+        Self { lua, run, call, compiled: Arc::default() }
+    }
+
+    fn compile(&self, text: &[u8]) -> (String, Function) {
+        let mut compiled = self.compiled.lock().unwrap();
+        let script = compiled.entry(text.to_vec()).or_insert_with(|| {
+            let name = redis::Script::new(&String::from_utf8_lossy(text)).get_hash().to_owned();
+            let code = self.lua.load(text).set_name("@user_script").into_function();
+            (name, code.unwrap())
+        });
+        script.clone()
+    }
+}
+
+impl Drop for Scripts {
+    fn drop(&mut self) {
+        *self.engine.call.lock().unwrap() = None;
+        let engine = self.engine.clone();
+        SPARE.with_borrow_mut(|spare| spare.push(engine));
+    }
+}
+
+impl Scripts {
+    /// Scripts whose commands go to `call`.
+    pub(crate) fn new(call: Box<Call>) -> Self {
+        let engine = SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(Engine::new);
+        *engine.call.lock().unwrap() = Some(call);
+        Self { engine, known: HashMap::new() }
     }
 
     pub(crate) fn forget_all(&mut self) {
@@ -57,27 +103,27 @@ impl Scripts {
         if args.len() < 3 {
             return Reply::error("ERR wrong number of arguments for 'eval' command");
         }
-        let text = String::from_utf8_lossy(&args[1]).into_owned();
         let script = if args[0].eq_ignore_ascii_case(b"EVAL") {
-            self.known.entry(redis::Script::new(&text).get_hash().to_owned()).or_insert_with(|| {
-                self.lua.load(text).set_name("@user_script").into_function().unwrap()
-            })
+            let (name, script) = self.engine.compile(&args[1]);
+            self.known.entry(name).or_insert(script)
         } else {
-            match self.known.get_mut(&text.to_ascii_lowercase()) {
+            let name = String::from_utf8_lossy(&args[1]).to_ascii_lowercase();
+            match self.known.get_mut(&name) {
                 Some(script) => script,
                 None => {
                     return Reply::error("NOSCRIPT No matching script. Please use EVAL.");
                 }
             }
         };
+        let lua = &self.engine.lua;
         let count: usize = std::str::from_utf8(&args[2]).unwrap().parse().unwrap();
         let strings = |values: &[Vec<u8>]| {
-            let strings = values.iter().map(|value| self.lua.create_string(value).unwrap());
-            self.lua.create_sequence_from(strings).unwrap()
+            let strings = values.iter().map(|value| lua.create_string(value).unwrap());
+            lua.create_sequence_from(strings).unwrap()
         };
-        self.lua.globals().set("KEYS", strings(&args[3..3 + count])).unwrap();
-        self.lua.globals().set("ARGV", strings(&args[3 + count..])).unwrap();
-        let answer: Value = self.run.call(&*script).unwrap();
+        lua.globals().set("KEYS", strings(&args[3..3 + count])).unwrap();
+        lua.globals().set("ARGV", strings(&args[3 + count..])).unwrap();
+        let answer: Value = self.engine.run.call(&*script).unwrap();
         from_lua(answer)
     }
 }

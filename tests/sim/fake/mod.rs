@@ -91,7 +91,7 @@ impl Fake {
         let core = Arc::new(Mutex::new(core));
         let called = Arc::clone(&core);
         let call = move |args: Vec<Vec<u8>>| called.lock().unwrap().run(&args);
-        let scripts = Mutex::new(Scripts::new(Arc::new(Mutex::new(call))));
+        let scripts = Mutex::new(Scripts::new(Box::new(call)));
         Self(Arc::new(Shared { core, scripts, log }))
     }
 
@@ -106,6 +106,14 @@ impl Fake {
         let now_ms = core.clock_us() / 1_000;
         let names = core.keys.names(now_ms);
         names.into_iter().filter(|name| !name.ends_with(":fence")).collect()
+    }
+
+    /// For how many microseconds of its clock a key lasts.
+    pub(crate) fn left_us(&self, key: &str) -> u64 {
+        let core = self.core();
+        // It is still there in its last millisecond.
+        let end = core.keys.expires_at(key).map_or(0, |at| (at + 1) * 1_000);
+        end.saturating_sub(core.clock_us())
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -150,10 +158,13 @@ impl Fake {
         let mut buffer = Vec::new();
         let mut resp3 = false;
         loop {
-            match conn.next_request().await {
-                Arrived::Bytes(bytes) => buffer.extend(bytes),
+            let sent = match conn.next_request().await {
+                Arrived::Bytes(bytes, sent) => {
+                    buffer.extend(bytes);
+                    sent
+                }
                 Arrived::End => break,
-            }
+            };
             loop {
                 let stalled = self.core().stalled_until.filter(|until| *until > Instant::now());
                 if let Some(until) = stalled {
@@ -169,9 +180,9 @@ impl Fake {
                 reply.encode(resp3, &mut wire);
                 // What it told others, or the same one, goes first.
                 for (to, message) in std::mem::take(&mut self.core().told) {
-                    to.answer(message);
+                    to.answer(message, None);
                 }
-                conn.answer(wire);
+                conn.answer(wire, may_have_changed(&args, &reply).then_some(sent));
             }
         }
         self.core().subscribers.remove(&conn.id());
@@ -209,6 +220,12 @@ impl Fake {
     fn core(&self) -> MutexGuard<'_, Core> {
         self.0.core.lock().unwrap()
     }
+}
+
+/// Whether somebody must know what became of that command.
+fn may_have_changed(args: &[Vec<u8>], reply: &Reply) -> bool {
+    let is = |name: &str| args[0].eq_ignore_ascii_case(name.as_bytes());
+    (is("EVAL") || is("EVALSHA") || is("SET")) && !matches!(reply, Reply::Error(_))
 }
 
 impl Core {

@@ -1,0 +1,185 @@
+//! What may happen next.
+
+use super::protocol::Protocol;
+use super::state::{Ask, FOREIGN, Message, Next, Phase, Rare, Request, State, Token, Ttl};
+use super::step::{Action, What};
+
+impl Protocol {
+    /// Everything that may happen in `state`.
+    pub(crate) fn choices(&self, state: &State, actions: &mut Vec<Action>) {
+        Self::messages(state, actions);
+        let calm = state.is_calm();
+        for client in 0..state.clients.len() {
+            self.client(state, client, calm, actions);
+        }
+        self.releases(state, actions);
+        if state.lock.is_some() {
+            let rare = if self.expires_anyway(state) { None } else { Some(Rare::Expiry) };
+            actions.push(Action(What::LockExpires, rare));
+        } else {
+            actions.push(Action(What::ForeignTakes, Some(Rare::Foreign)));
+        }
+        for (index, (token, _)) in state.queue.iter().enumerate() {
+            let rare = (!self.is_crashed(state, *token)).then_some(Rare::TicketExpiry);
+            actions.push(Action(What::TicketExpires(index), rare));
+        }
+        actions.retain(|Action(_, rare)| {
+            rare.is_none_or(|rare| {
+                state.left[self.purse(rare)] > 0 && self.rare.iter().any(|(kind, _)| *kind == rare)
+            })
+        });
+    }
+
+    /// Whether somebody waits for it or holds it.
+    pub(crate) fn is_live(&self, state: &State, token: Token) -> bool {
+        let client = &state.clients[self.owner(token)];
+        matches!(client.phase, Phase::Waiting | Phase::Held) && client.token == token
+    }
+
+    pub(crate) fn is_crashed(&self, state: &State, token: Token) -> bool {
+        state.clients[self.owner(token)].phase == Phase::Crashed
+    }
+
+    /// Whether the time of a lock is what ends it, as its holder does not.
+    pub(crate) fn expires_anyway(&self, state: &State) -> bool {
+        state.lock.is_some_and(|lock| {
+            lock.kept || lock.token == FOREIGN || self.is_crashed(state, lock.token)
+        })
+    }
+
+    fn messages(state: &State, actions: &mut Vec<Action>) {
+        let mut before: Option<&Request> = None;
+        for (index, request) in state.requests.iter().enumerate() {
+            let of = |request: &Request| (request.client, request.connection);
+            // A connection keeps the order.
+            if before.is_some_and(|before| of(before) == of(request)) {
+                continue;
+            }
+            before = Some(request);
+            let most = if matches!(request.ask, Ask::Renew(_)) { 0 } else { state.queue.len() };
+            #[allow(clippy::cast_possible_truncation)] // no longer than there are tokens
+            for skips in 0..=most as u8 {
+                actions.push(Action(What::Execute(index, skips), None));
+                actions.push(Action(What::ExecuteTwice(index, skips), Some(Rare::Double)));
+            }
+            actions.push(Action(What::LoseRequest(index), Some(Rare::Loss)));
+        }
+        let mut answered = [false; 8];
+        for (index, reply) in state.replies.iter().enumerate() {
+            if std::mem::replace(&mut answered[usize::from(reply.client)], true) {
+                continue;
+            }
+            actions.push(Action(What::Answer(index), None));
+            actions.push(Action(What::LoseAnswer(index), Some(Rare::Loss)));
+        }
+        let mut before: Option<&Message> = None;
+        for (index, message) in state.pushes.iter().enumerate() {
+            if before == Some(message) {
+                continue;
+            }
+            before = Some(message);
+            actions.push(Action(What::Tell(index), None));
+            actions.push(Action(What::TellTwice(index), Some(Rare::Double)));
+            actions.push(Action(What::LosePush(index), Some(Rare::Loss)));
+        }
+    }
+
+    fn client(&self, state: &State, client: usize, calm: bool, actions: &mut Vec<Action>) {
+        let me = &state.clients[client];
+        let has_next = me.turn + 1 < self.turns;
+        match me.phase {
+            Phase::Idle => actions.push(Action(What::Begin(client), None)),
+            Phase::Waiting => {
+                match (me.asked, me.next) {
+                    (Some(asked), _) => {
+                        let rare = state.is_under_way(client, asked.sent).then_some(Rare::Timeout);
+                        actions.push(Action(What::GiveUpOnAnswer(client), rare));
+                    }
+                    (None, Next::Now) => actions.push(Action(What::Claim(client), None)),
+                    (None, Next::Later) if self.pauses => {
+                        // The pause ends at any moment; it has to only when nothing else goes on.
+                        let rare = if calm { None } else { Some(Rare::Refresh) };
+                        actions.push(Action(What::Claim(client), rare));
+                    }
+                    (None, Next::Later | Next::Never) => {}
+                }
+                let give_up = |pledged| What::GiveUp { client, pledged };
+                actions.push(Action(give_up(false), Some(Rare::Cancel)));
+                if has_next {
+                    actions.push(Action(give_up(true), Some(Rare::Cancel)));
+                }
+                if me.asked.is_some_and(|asked| !asked.void) {
+                    let void = What::ClaimsBecomeVoid(me.token);
+                    actions.push(Action(void, Some(Rare::Void)));
+                }
+            }
+            Phase::Held => {
+                actions.push(Action(What::End(client), None));
+                if me.lease.outlasts(&state.over) {
+                    actions.push(Action(What::Renew(client, Ttl::Full), Some(Rare::Renew)));
+                    actions.push(Action(What::Renew(client, Ttl::Long), Some(Rare::Extend)));
+                    if has_next && !self.min_hold {
+                        actions.push(Action(What::HandOn(client), Some(Rare::HandOn)));
+                    }
+                }
+            }
+            Phase::Done | Phase::Crashed => {}
+        }
+        let releases = self.tokens(client).any(|token| state.traces[token].release.is_some());
+        let works = !matches!(me.phase, Phase::Done | Phase::Crashed) || releases;
+        if works && me.phase != Phase::Crashed {
+            actions.push(Action(What::Crash(client), Some(Rare::Crash)));
+            actions.push(Action(What::Reconnect(client), Some(Rare::Reconnect)));
+        }
+    }
+
+    fn releases(&self, state: &State, actions: &mut Vec<Action>) {
+        for token in 0..self.clients * self.turns {
+            let trace = &state.traces[usize::from(token)];
+            match trace.release {
+                None => continue,
+                Some(0) => actions.push(Action(What::SendRelease(token), None)),
+                Some(sent) => {
+                    let under_way = state.is_under_way(self.owner(token), sent);
+                    let rare = under_way.then_some(Rare::Timeout);
+                    actions.push(Action(What::GiveUpOnRelease(token), rare));
+                }
+            }
+            if trace.flight.is_some_and(|flight| !flight.void) {
+                actions.push(Action(What::ClaimsBecomeVoid(token), None));
+            }
+        }
+    }
+}
+
+impl State {
+    /// Whether something that was sent may still be answered.
+    fn is_under_way(&self, client: usize, sent: u8) -> bool {
+        let connection = self.clients[client].connection;
+        self.requests.iter().any(|request| {
+            usize::from(request.client) == client
+                && request.connection == connection
+                && request.sent == sent
+        }) || self
+            .replies
+            .iter()
+            .any(|reply| usize::from(reply.client) == client && reply.sent == sent)
+    }
+
+    /// Whether nothing is under way, and nobody has anything to do but to wait.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.requests.is_empty()
+            && self.replies.is_empty()
+            && self.pushes.is_empty()
+            && self.traces.iter().all(|trace| trace.release.is_none())
+    }
+
+    pub(crate) fn is_calm(&self) -> bool {
+        self.is_quiet()
+            && self.clients.iter().all(|client| match client.phase {
+                Phase::Idle | Phase::Held => false,
+                Phase::Waiting => client.asked.is_none() && client.next != Next::Now,
+                Phase::Done | Phase::Crashed => true,
+            })
+    }
+}
