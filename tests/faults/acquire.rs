@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use lock_core::store::RedisStore;
 use lock_core::testing::settled;
-use lock_core::{ErrorKind, LockClient};
+use lock_core::{ErrorKind, LockClient, LockOptions};
 use lock_tests::{
-    Action, Experiment, Gate, Op, Proxy, RedisServer, client, eventually, ms, within,
+    Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 
 /// U1: SET applied after the client gave up. simstudioai/sim#6864, #7680; madelson/DistributedLock#191.
@@ -19,9 +19,9 @@ async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
         &["claims executed late"],
     );
     let server = RedisServer::start();
-    let client = client(&server.url()).await;
-    server.load_scripts();
-    let before = server.script_calls();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let (before, seen) = (server.script_calls(), proxy.seen(Op::Acquire));
     let paused = Instant::now();
     // Longer than the client waits for the claim, but not for its clean-up: it would close the connection, and the server
     // would forget both.
@@ -38,7 +38,8 @@ async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
     settled(&client).await;
     drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
     experiment.ran(1);
-    experiment.saw("claims executed late", 1);
+    // The last one is that of the lock afterwards.
+    experiment.saw("claims executed late", proxy.seen(Op::Acquire) - seen - 1);
     experiment.finish();
 }
 
@@ -206,22 +207,74 @@ async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_aga
     assert!(!server.has("lock:k"));
 }
 
+/// R5: the answers to one who waits in the queue are lost, until it gives up: it leaves no ticket, and no lock if it was
+/// granted one. redisson#5019.
+#[tokio::test]
+async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    // Nothing expires in time.
+    let defaults = LockOptions::new().with_ttl(ms(60_000)).with_wait(ms(60_000));
+    let holder = client_with(&server.url(), defaults).await;
+    let third = client_with(&server.url(), defaults).await;
+    for granted in [false, true] {
+        let gone = client_with(&proxy.url(), defaults).await;
+        let guard = holder.mutex("k").lock().await.unwrap();
+        // All answers but the first, which says that there is a queue to wait in.
+        let unheard = proxy.rule(Op::Acquire, Action::LoseReply).after(1).always();
+        let untold = proxy.rule(Op::Message, Action::Vanish).always();
+        let waiter = tokio::spawn(gone.mutex("k").with_wait(ms(1_200)).lock());
+        eventually("it is queued", ms(1_000), || server.queued("k") == 1).await;
+        let next = tokio::spawn(third.mutex("k").lock());
+        eventually("the next one is, too", ms(1_000), || server.queued("k") == 2).await;
+        let mut guard = Some(guard);
+        if granted {
+            guard.take().unwrap().release().await.unwrap();
+            assert_eq!(server.queued("k"), 1, "the lock went to the one who hears nothing");
+        }
+        let error = waiter.await.unwrap().unwrap_err();
+        assert!(error.is_unavailable() && !error.is_busy(), "{error:?}");
+        assert!(unheard.hits() >= 1 && !next.is_finished());
+        if let Some(guard) = guard {
+            eventually("its ticket is gone", ms(2_000), || server.queued("k") == 1).await;
+            guard.release().await.unwrap();
+        }
+        let (guard, took) = within("the lock", ms(10_000), next).await;
+        assert!(took < ms(1_000), "{took:?}, granted: {granted}");
+        guard.unwrap().unwrap().release().await.unwrap();
+        unheard.end();
+        untold.end();
+        settled(&gone).await;
+        assert!(server.remains().is_empty(), "{:?}", server.remains());
+    }
+}
+
 /// P14: the key holds another type. redisson#6285, redsync#124.
 #[tokio::test]
 async fn a_key_of_another_type_is_an_error_at_once() {
     let mut experiment =
-        Experiment::new(23, "a key of another type is an error", "foreign LPUSH", &["refusals"]);
+        Experiment::new(23, "a key of another type is an error", "foreign data", &["refusals"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    let _: i64 = server.cli("RPUSH lock:k precious");
-    let mutex = client.mutex("k").with_wait(ms(20_000));
-    let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
-    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WrongKind);
-    assert_eq!(client.mutex("k").try_lock().await.unwrap_err().kind(), ErrorKind::WrongKind);
-    settled(&client).await;
-    assert_eq!(server.cli::<Vec<String>>("LRANGE lock:k 0 -1"), ["precious"]);
-    experiment.ran(1);
-    experiment.saw("refusals", 1);
+    for (kind, create) in [
+        ("list", "RPUSH lock:list precious"),
+        ("hash", "HSET lock:hash name precious"),
+        ("set", "SADD lock:set precious"),
+        ("zset", "ZADD lock:zset 1 precious"),
+        ("stream", "XADD lock:stream * name precious"),
+    ] {
+        drop(server.cli::<redis::Value>(create));
+        let dumped: redis::Value = server.cli(&format!("DUMP lock:{kind}"));
+        let mutex = client.mutex(kind).with_wait(ms(20_000));
+        let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
+        for error in [outcome.unwrap_err(), mutex.try_lock().await.unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::WrongKind, "{kind}");
+            experiment.saw("refusals", 1);
+        }
+        settled(&client).await;
+        assert_eq!(server.cli::<redis::Value>(&format!("DUMP lock:{kind}")), dumped, "{kind}");
+        experiment.ran(1);
+    }
     experiment.finish();
 }
 

@@ -17,6 +17,7 @@ async fn spans_out_of_bounds_are_refused_by_name_and_nothing_is_sent() {
         Duration::ZERO,
         Duration::from_nanos(1),
         Duration::from_micros(500),
+        Duration::from_millis(i64::MAX as u64),
         Duration::from_millis(u64::MAX),
         Duration::MAX,
     ];

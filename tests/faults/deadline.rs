@@ -15,18 +15,19 @@ use tower::ServiceExt as _;
 
 const TTL: Duration = Duration::from_millis(200);
 
-/// How often a body was polled, and how often too late.
+/// How often a body was polled, how often too late, and how often its runtime slept over its deadline.
 #[derive(Clone, Debug, Default)]
-struct Polls(Arc<[AtomicU32; 2]>);
+struct Polls(Arc<[AtomicU32; 3]>);
 
 impl Polls {
     /// A body that is ready to go on at any time, and never done. The first poll lets the runtime sleep over the deadline.
     async fn body(&self, lease: Lease) {
-        let watched = lease.clone();
+        let (watched, polls) = (lease.clone(), self.clone());
         tokio::spawn(async move {
             while watched.is_valid() {
                 std::thread::sleep(ms(20));
             }
+            polls.0[2].fetch_add(1, Ordering::Relaxed);
         });
         poll_fn(|context| {
             let late = usize::from(!lease.is_valid());
@@ -44,12 +45,12 @@ impl Polls {
             fault,
             &["polls in time", "deadlines slept over"],
         );
-        let [in_time, late] = [0, 1].map(|which| self.0[which].load(Ordering::Relaxed));
+        let [in_time, late, slept] = [0, 1, 2].map(|which| self.0[which].load(Ordering::Relaxed));
         assert!(in_time > 0, "the body never ran");
         assert_eq!(late, 0, "polls that started after the deadline");
         experiment.ran(1);
         experiment.saw("polls in time", in_time as usize);
-        experiment.saw("deadlines slept over", 1);
+        experiment.saw("deadlines slept over", slept as usize);
         experiment.finish();
     }
 }

@@ -33,18 +33,23 @@ async fn a_lost_counter_does_not_make_numbers_smaller() {
     let mut experiment = Experiment::new(24, "fences grow", "counter lost", &["counters lost"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
-    let mut last = None;
-    for foreign in ["DEL", "SET", "DEL"] {
+    let grant = async || {
         let guard = client.mutex("k").lock().await.unwrap();
-        assert!(last < Some(guard.fencing_token()));
-        last = Some(guard.fencing_token());
+        let number = guard.fencing_token();
         guard.release().await.unwrap();
-        let command =
-            if foreign == "SET" { "SET lock:{0}:fence junk" } else { "DEL lock:{0}:fence" };
-        drop(server.cli::<redis::Value>(command));
+        number
+    };
+    let mut last = grant().await;
+    for (foreign, left) in [("DEL", None), ("SET", Some("junk")), ("DEL", None)] {
+        let command = format!("{foreign} {COUNTER} {}", left.unwrap_or_default());
+        drop(server.cli::<redis::Value>(command.trim_end()));
+        assert_eq!(server.get(COUNTER).as_deref(), left, "it is lost");
+        experiment.saw("counters lost", 1);
+        let next = grant().await;
+        assert!(next > last, "{next:?} after {last:?}");
+        last = next;
+        experiment.ran(1);
     }
-    experiment.ran(1);
-    experiment.saw("counters lost", 1);
     experiment.finish();
 }
 

@@ -4,23 +4,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
-use lock_core::{Error, ErrorKind, LockClient, LockOptions, distributed_lock};
+use lock_core::{ErrorKind, LockClient, LockOptions, distributed_lock};
 use lock_tests::{
     Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
 };
 use tokio::time::timeout;
 
-#[derive(Debug)]
-enum OrderError {
-    Lock(Error),
-    SoldOut,
-}
-
-impl From<Error> for OrderError {
-    fn from(error: Error) -> Self {
-        Self::Lock(error)
-    }
-}
+use crate::ending::{End, OrderError, ending};
 
 #[distributed_lock(key = "order:<user>", client = client, wait = "400ms")]
 async fn order(client: &LockClient, user: &str, ran: &AtomicU32) -> Result<u32, OrderError> {
@@ -106,28 +96,6 @@ async fn a_body_never_runs_without_its_lock() {
     assert_eq!(order(&client, "7", &ran).await.unwrap(), 1);
 }
 
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Value,
-    Error,
-    EarlyReturn,
-    QuestionMark,
-    Panic,
-}
-
-#[distributed_lock(key = "order:7", client = client)]
-async fn ending(client: &LockClient, end: End) -> Result<u32, OrderError> {
-    tokio::task::yield_now().await;
-    match end {
-        End::Value => {}
-        End::Error => return Err(OrderError::SoldOut),
-        End::EarlyReturn => return Ok(0),
-        End::QuestionMark => Err(OrderError::SoldOut)?,
-        End::Panic => panic!("on purpose"),
-    }
-    Ok(42)
-}
-
 /// U12: released when the caller goes on, and once. lock4j#28, klock#13.
 #[tokio::test]
 async fn a_locked_function_releases_exactly_once_however_it_ends() {
@@ -135,21 +103,13 @@ async fn a_locked_function_releases_exactly_once_however_it_ends() {
     let proxy = Proxy::to(&server);
     let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let before = proxy.seen(Op::Release);
-    for (done, end) in
-        [End::Value, End::Error, End::EarlyReturn, End::QuestionMark].into_iter().enumerate()
-    {
-        let result = ending(&client, end).await;
+    for (done, end) in End::RETURNS.into_iter().enumerate() {
+        let result = client.scope(ending(7, end)).await;
         assert!(!server.has("lock:order:7"), "{end:?}");
         assert_eq!(proxy.seen(Op::Release) - before, done + 1, "{end:?}");
-        match (end, result) {
-            (End::Value, Ok(42))
-            | (End::EarlyReturn, Ok(0))
-            | (End::Error | End::QuestionMark, Err(OrderError::SoldOut)) => {}
-            (end, result) => panic!("{end:?} gave {result:?}"),
-        }
+        end.check(result);
     }
-    let clone = client.clone();
-    let task = tokio::spawn(async move { ending(&clone, End::Panic).await.map(drop).is_ok() });
+    let task = tokio::spawn(client.scope(ending(7, End::Panic)));
     assert!(task.await.unwrap_err().is_panic());
     settled(&client).await;
     assert!(!server.has("lock:order:7"));

@@ -10,6 +10,8 @@ mod cancelled;
 mod cancelled_waiter;
 mod crowd;
 mod deadline;
+#[path = "../macros/ending.rs"]
+mod ending;
 mod fencing;
 mod handed;
 mod harness;

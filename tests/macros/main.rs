@@ -5,6 +5,7 @@
 
 mod arguments;
 mod drop_order;
+mod ending;
 mod instrument;
 mod keys;
 mod nesting;

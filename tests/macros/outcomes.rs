@@ -6,19 +6,8 @@ use lock_core::testing::settled;
 use lock_core::{Error, ErrorKind, distributed_lock};
 use tokio::time::Instant;
 
+use crate::ending::{End, OrderError, ending};
 use crate::support::{Counter, alone, taken};
-
-#[derive(Debug)]
-enum OrderError {
-    Lock(Error),
-    SoldOut,
-}
-
-impl From<Error> for OrderError {
-    fn from(error: Error) -> Self {
-        Self::Lock(error)
-    }
-}
 
 #[distributed_lock(key = "order:<user_id>", wait = none)]
 async fn at_once(user_id: u64, ran: &Counter) -> Result<u64, Error> {
@@ -65,42 +54,14 @@ async fn a_body_runs_although_the_lock_was_not_acquired() {
     guard.release().await.unwrap();
 }
 
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Value,
-    Error,
-    EarlyReturn,
-    QuestionMark,
-    Panic,
-}
-
-#[distributed_lock(key = "order:<user_id>")]
-async fn ending(user_id: u64, end: End) -> Result<u64, OrderError> {
-    lock_core::assert_locked("order:7");
-    match end {
-        End::Value => {}
-        End::Error => return Err(OrderError::SoldOut),
-        End::EarlyReturn => return Ok(0),
-        End::QuestionMark => Err(OrderError::SoldOut)?,
-        End::Panic => panic!("as asked"),
-    }
-    tokio::task::yield_now().await;
-    Ok(user_id)
-}
-
 // lock4j#28, klock#13 (U12).
 #[tokio::test]
 async fn a_lock_is_kept_when_the_body_ends_unusually() {
     let (store, client) = alone();
-    for end in [End::Value, End::Error, End::EarlyReturn, End::QuestionMark] {
+    for end in End::RETURNS {
         let result = client.scope(ending(7, end)).await;
         assert!(store.is_empty(), "{end:?}: still held when the caller goes on");
-        match (end, result) {
-            (End::Value, Ok(7))
-            | (End::EarlyReturn, Ok(0))
-            | (End::Error | End::QuestionMark, Err(OrderError::SoldOut)) => {}
-            (end, result) => panic!("{end:?} gave {result:?}"),
-        }
+        end.check(result);
     }
 }
 

@@ -43,6 +43,7 @@ mod wait;
 pub use self::experiment::{Experiment, REPORT};
 pub use self::process::{Signal, send_signal};
 pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};
+pub use self::scripts::classify;
 pub use self::server::{Cli, RedisServer, documented_user, free_port};
 pub use self::trace::Trace;
 pub use self::wait::{eventually, eventually_some, within};

@@ -23,7 +23,7 @@ static DIGESTS: LazyLock<[(Op, String); 3]> = LazyLock::new(|| {
 pub(crate) const TEXTS: [&str; 3] = [ACQUIRE, RENEW, RELEASE];
 
 /// What a command does.
-pub(crate) fn classify(args: &[Vec<u8>]) -> Op {
+pub fn classify(args: &[Vec<u8>]) -> Op {
     let name = args.first().map_or(&[][..], Vec::as_slice).to_ascii_lowercase();
     let script = args.get(1).map(|script| String::from_utf8_lossy(script));
     match (name.as_slice(), script) {

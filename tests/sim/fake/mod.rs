@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use lock_tests::{Op, classify};
 use tokio::time::{Instant, sleep_until};
 
 use self::keys::Keys;
@@ -64,6 +65,8 @@ pub(crate) struct Counts {
     /// Messages that never reached those who were said to hear them.
     pub(crate) unheard: usize,
     pub(crate) commands: usize,
+    pub(crate) renewals: usize,
+    pub(crate) releases: usize,
     pub(crate) acquires: usize,
     /// Claims that were void when they came.
     pub(crate) voids: usize,
@@ -195,6 +198,11 @@ impl Fake {
             let mut core = self.core();
             core.now_us = core.clock_us();
             core.counts.commands += 1;
+            match classify(args) {
+                Op::Renew => core.counts.renewals += 1,
+                Op::Release => core.counts.releases += 1,
+                _ => {}
+            }
         }
         let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
         let reply = match (name.as_str(), from) {

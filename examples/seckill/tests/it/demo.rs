@@ -62,14 +62,6 @@ fn the_table_has_a_row_for_each_mode() {
 }
 
 #[test]
-#[ignore = "needs nginx"]
-fn nginx_in_front_changes_nothing() {
-    let Output { status, stderr, .. } =
-        demo(&["--nginx", "--instances", "2", "--users", "100"]).output().unwrap();
-    assert!(status.success(), "{}", text(&stderr));
-}
-
-#[test]
 fn a_missing_redis_server_is_named_with_what_to_do() {
     let Output { status, stdout, stderr } = demo(&[]).env("PATH", "").output().unwrap();
     assert_eq!(status.code(), Some(1));

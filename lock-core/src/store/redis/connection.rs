@@ -214,10 +214,10 @@ impl Connection {
                     || Error::plain(ErrorKind::Unavailable, "redis does not tell its time");
                 self.clock.saw(time_us(&time).ok_or_else(garbled)?, sent);
             }
-            // The server's own words tell more than that there is no connection.
+            // The server's own words tell more than that there is no connection, but nothing about a key.
             Err(error) => {
                 return Err(match Fault::of(error.clone()) {
-                    fault @ Fault::Refused(_) => fault.into(),
+                    fault @ Fault::Refused(_) if !fault.is_wrong_type() => fault.into(),
                     _ => self.no_connection(error),
                 });
             }
