@@ -4,7 +4,7 @@ CARGO ?= cargo
 NEED := .ci/need
 SEEDS ?= 20000
 
-.PHONY: help demo test test-interop test-browser lint doc bench bench-quick faults faults-quick sim zoo
+.PHONY: help demo test test-interop test-browser test-nginx lint doc bench bench-quick faults faults-quick sim zoo
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test-interop: ## Against redis-py and node-redlock: who holds a lock is seen by 
 test-browser: ## The web page of the flash sale, pressed in headless Chromium
 	@$(NEED) redis-server node npm chromium
 	tests/browser/run
+
+test-nginx: ## The flash sale behind a real nginx
+	@PATH="$$PATH:/usr/sbin" $(NEED) redis-server nginx
+	$(CARGO) test --package seckill --test nginx
 
 faults: ## The whole programme of faults: model, simulation, proxy, processes, mutants; writes tests/FAULTS.md
 	@$(NEED) redis-server

@@ -122,9 +122,6 @@ impl Step<'_> {
     fn claimed(&mut self, client: usize, reply: &Reply) {
         let me = &mut self.state.clients[client];
         me.asked = None;
-        if reply.answer != Answer::Void {
-            me.voids = 0;
-        }
         match reply.answer {
             Answer::Granted(fence) => {
                 let since = self.counts_from(reply.sent, Broken::DeadlineFromReply);
@@ -150,15 +147,8 @@ impl Step<'_> {
                     self.judge(client, message);
                 }
             }
-            Answer::Void => {
-                me.voids += 1;
-                if me.voids == 2 {
-                    // wait.rs, `void_twice`
-                    self.give_up(client, false);
-                } else {
-                    me.next = Next::Now;
-                }
-            }
+            // wait.rs, `claim_until`: it asks again.
+            Answer::Void => me.next = Next::Now,
             Answer::Released { .. } | Answer::Renewed(_) | Answer::NotRenewed => {}
         }
     }
@@ -243,7 +233,6 @@ impl Step<'_> {
         }
         let me = &mut self.state.clients[client];
         me.phase = Phase::Held;
-        me.voids = 0;
         me.lease = lease;
         me.fence = (fence, 0);
         self.begin_body(client);
@@ -295,7 +284,6 @@ impl Step<'_> {
         }
         let me = &mut self.state.clients[client];
         me.turn += 1;
-        me.voids = 0;
         me.next = Next::Now;
         // wait.rs, `resume`: what has a trace may have a place.
         me.contended |= self.state.traces[usize::from(me.token)] != Trace::default();
@@ -314,7 +302,6 @@ impl Step<'_> {
         me.token = 0;
         me.contended = false;
         me.next = Next::Never;
-        me.voids = 0;
         me.place = None;
         me.early = None;
         me.asked = None;

@@ -49,7 +49,7 @@ impl Step<'_> {
             // acquire.lua | local head = redis.call('ZRANGE', queue, 0, 0)[1]
             let head = self.state.queue.first().map(|(head, _)| *head);
             // Another than the head is also one who has no member.
-            // acquire.lua | if not (head and head ~= member and line.hand_off()) then
+            // acquire.lua | if not (head and head ~= member and line.hand_off('')) then
             let another = head.is_some_and(|head| !place || head != token);
             let barges = self.breaks(Broken::FirstToAskTakes);
             if barges || !(another && self.hand_off(us)) {

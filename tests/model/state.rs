@@ -188,7 +188,6 @@ pub(crate) struct Client {
     pub(crate) contended: bool,
     pub(crate) asked: Option<Asked>,
     pub(crate) next: Next,
-    pub(crate) voids: u8,
     pub(crate) place: Option<Place>,
     pub(crate) early: Option<Message>,
     pub(crate) lease: Span,

@@ -252,7 +252,6 @@ impl Client {
             contended: false,
             asked: None,
             next: Next::Never,
-            voids: 0,
             place: None,
             early: None,
             lease: Span([0; 3]),

@@ -123,8 +123,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "only_the_holder_releases",
         &[
             (
-                "if holders[i] == ARGV[2 * i - 1] and ARGV[2 * i] == '0' then",
-                "if holders[i] and ARGV[2 * i] == '0' then",
+                "if holders[i] == ARGV[2 * i] and ARGV[2 * i + 1] == '0' then",
+                "if holders[i] and ARGV[2 * i + 1] == '0' then",
             ),
             (
                 "local holder = redis.pcall('GET', lock)\n  if holder == token then",
@@ -308,7 +308,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a lock that fell free goes to whoever asks first, past those who wait (P9)",
         "faults",
         "a_try_takes_an_expired_lock_from_the_head",
-        &[("if not (head and head ~= member and line.hand_off()) then", "if true then")],
+        &[("if not (head and head ~= member and line.hand_off('')) then", "if true then")],
     ),
     lua(
         "gone-counts-as-told",

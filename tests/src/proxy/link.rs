@@ -254,8 +254,13 @@ impl Link {
 
     /// Does to a message what the rules say. Whether the connection stays open.
     fn message(self: &Arc<Self>, shared: &Arc<Shared>, frame: Vec<u8>) -> bool {
-        shared.see(Op::Message);
         let text = resp::arguments(&frame).pop().unwrap_or_default();
+        if text.is_empty() {
+            // It only has the server write in another order.
+            self.pass(&frame);
+            return true;
+        }
+        shared.see(Op::Message);
         let place = shared.note(String::from_utf8_lossy(&text).into_owned());
         let mut wait: Option<Box<dyn FnOnce() + Send>> = None;
         match shared.rules.action(Op::Message, 1) {

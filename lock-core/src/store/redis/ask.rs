@@ -144,8 +144,12 @@ pub(super) enum By {
     Text,
 }
 
-/// The call that asks all of `asks`, which [go together](Ask::goes_with).
-pub(super) fn command<'a>(asks: impl Iterator<Item = &'a Ask> + Clone, by: By) -> Option<Cmd> {
+/// The call that asks all of `asks`, which [go together](Ask::goes_with). `inbox` is where the connection hears of grants.
+pub(super) fn command<'a>(
+    asks: impl Iterator<Item = &'a Ask> + Clone,
+    inbox: Option<&str>,
+    by: By,
+) -> Option<Cmd> {
     let first = asks.clone().next()?;
     let script: &Script = match first.kind() {
         Kind::Claim => &ACQUIRE,
@@ -173,9 +177,15 @@ pub(super) fn command<'a>(asks: impl Iterator<Item = &'a Ask> + Clone, by: By) -
             cmd.arg(keys::queue(ask.name(), &mut buffer));
         }
     }
-    if first.kind() == Kind::Claim {
-        let lives = asks.clone().filter_map(Ask::place).map(|place| place.life_ms);
-        cmd.arg(lives.max().unwrap_or(0));
+    match first.kind() {
+        Kind::Claim => {
+            let lives = asks.clone().filter_map(Ask::place).map(|place| place.life_ms);
+            cmd.arg(lives.max().unwrap_or(0));
+        }
+        Kind::Release => {
+            cmd.arg(inbox.unwrap_or_default());
+        }
+        Kind::Renew => {}
     }
     let mut text = [0; Token::TEXT_LEN];
     for ask in asks.clone() {

@@ -71,6 +71,7 @@ impl Fault {
     pub(super) fn is_without_effect(&self) -> bool {
         match self {
             Self::NotSent(_) => true,
+            Self::Refused(error) if is_about_the_call(error) => true,
             Self::Refused(error) => matches!(
                 code(error),
                 Some(
@@ -109,6 +110,12 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
         return Some(code);
     }
     IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+}
+
+/// Whether a permission is missing for the call itself, rather than for a command of its script.
+fn is_about_the_call(error: &RedisError) -> bool {
+    error.code() == Some("NOPERM")
+        && error.detail().is_some_and(|detail| !detail.contains("script"))
 }
 
 /// The error without what some servers repeat in theirs: the beginning of a command that they do not know, with keys and

@@ -38,7 +38,8 @@ pub(super) struct Inbox {
 struct State {
     /// Tokens are random already.
     boxes: HashMap<Token, mpsc::UnboundedSender<News>, BuildHasherDefault<DefaultHasher>>,
-    lines: HashMap<Arc<str>, Line>,
+    /// Of each namespace, how its grants come here, and on which channel.
+    lines: HashMap<Arc<str>, (Line, Arc<str>)>,
     /// The second connection, where RESP3 is refused.
     subscriber: Option<Subscriber>,
     /// Subscriptions in a row that broke their connection.
@@ -162,7 +163,7 @@ impl Inbox {
     /// Whether grants for `namespace` come here; `None`: it was not tried on this connection.
     pub(super) fn known(&self, live: &Live, namespace: &str) -> Option<bool> {
         let state = self.lock();
-        match *state.lines.get(namespace)? {
+        match state.lines.get(namespace)?.0 {
             Line::Pushed(generation) if generation == live.generation => Some(true),
             Line::Refused(generation) if generation == live.generation => Some(false),
             Line::Subscribed if state.subscriber.as_ref().is_some_and(Subscriber::is_alive) => {
@@ -171,6 +172,13 @@ impl Inbox {
             Line::Unconfirmed(until) if Instant::now() < until => Some(false),
             Line::Pushed(_) | Line::Refused(_) | Line::Subscribed | Line::Unconfirmed(_) => None,
         }
+    }
+
+    /// The channel for `namespace`, if the connection of `generation` hears it.
+    pub(super) fn pushed_to(&self, generation: u64, namespace: &str) -> Option<Arc<str>> {
+        let state = self.lock();
+        let (line, channel) = state.lines.get(namespace)?;
+        (*line == Line::Pushed(generation)).then(|| Arc::clone(channel))
     }
 
     async fn subscribe(
@@ -227,8 +235,8 @@ impl Inbox {
         };
         let mut state = self.lock();
         // What was known of connections that are gone is of no use.
-        state.lines.retain(|_, line| !line.is_before(live.generation));
-        state.lines.insert(namespace, line);
+        state.lines.retain(|_, (line, _)| !line.is_before(live.generation));
+        state.lines.insert(namespace, (line, channel.into()));
         drop(state);
         Ok(matches!(line, Line::Pushed(_) | Line::Subscribed))
     }
@@ -278,7 +286,7 @@ impl Inbox {
         let listening = listen(stream, connection.weak(), Arc::clone(&alive));
         let task = Handle::current().spawn(listening).abort_handle();
         let mut state = self.lock();
-        state.lines.retain(|_, line| *line != Line::Subscribed);
+        state.lines.retain(|_, (line, _)| *line != Line::Subscribed);
         state.subscriber = Some(Subscriber { sink: sink.clone(), alive, task });
         Ok(sink)
     }

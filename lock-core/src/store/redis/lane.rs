@@ -185,10 +185,14 @@ impl Lane {
         by: By,
         until: Option<Instant>,
     ) -> Result<(u64, Vec<Value>), Fault> {
-        let Some(cmd) = ask::command(batch.iter().map(AsRef::as_ref), by) else {
+        let Some(owner) = self.owner.upgrade() else { return Err(Fault::gone()) };
+        let releases = batch.first().map(AsRef::as_ref).filter(|ask| ask.kind() == Kind::Release);
+        let inbox =
+            releases.and_then(|ask| owner.inbox().pushed_to(self.generation, ask.namespace()));
+        let asks = batch.iter().map(AsRef::as_ref);
+        let Some(cmd) = ask::command(asks, inbox.as_deref(), by) else {
             return Ok((0, Vec::new()));
         };
-        let Some(owner) = self.owner.upgrade() else { return Err(Fault::gone()) };
         let until = owner.patience(until);
         let patience = until.remaining();
         let mut connection = self.connection.clone();

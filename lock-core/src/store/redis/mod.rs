@@ -303,7 +303,7 @@ impl RedisStore {
                 Err(fault) => return Err(self.fault(claim, fault)),
             }
         }
-        Err(self.refusal(claim, void_twice()))
+        Err(self.refusal(claim, come_too_late()))
     }
 
     fn refusal(&self, claim: &Claim, error: Error) -> Refusal {
@@ -424,10 +424,10 @@ fn is_mistaken_for_a_grant(answer: &Result<Claimed, Fault>) -> bool {
     }
 }
 
-fn void_twice() -> Error {
+fn come_too_late() -> Error {
     Error::plain(
         ErrorKind::Unavailable,
-        "redis executes commands too late, or its clock jumps: two claims in a row were void",
+        "redis executes commands too late, or its clock jumps: claims were void when they arrived",
     )
 }
 

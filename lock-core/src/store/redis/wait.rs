@@ -14,8 +14,8 @@ use super::ask::{Claimed, Place, Taken};
 use super::error::Fault;
 use super::inbox::{Inbox, Mailbox, News};
 use super::waiter::{Message, Verdict, Waiter};
-use super::{RedisStore, jittered, millis_up, void_twice};
-use crate::error::Error;
+use super::{RedisStore, come_too_late, jittered, millis_up};
+use crate::error::{Error, ErrorKind};
 use crate::store::{Claim, Grant, Name, Progress, Refusal, Waiting};
 use crate::time::{Instant, sleep_until, sleep_until_some};
 use crate::token::Token;
@@ -125,11 +125,24 @@ impl RedisStore {
                     }
                     waiting.report(known);
                 }
-                Ok(Answer::Void) if voids == 0 => voids += 1,
-                Ok(Answer::Void) => return Err(self.refusal(claim, void_twice())),
+                Ok(Answer::Void) => {
+                    if last || waiting.is_over() {
+                        // The server answers, so what it said before counts.
+                        let error = wait.busy().unwrap_or_else(come_too_late);
+                        return Err(self.refusal(claim, error));
+                    }
+                    // It stood behind others for long, or the server's clock made a step, which we know of by now.
+                    voids += 1;
+                    if voids > 1 {
+                        wait.next = Instant::now().saturating_add(jittered(FAILURE_PAUSE));
+                    }
+                }
                 Err(fault) => {
                     let permanent = fault.is_permanent();
-                    let refusal = self.fault(claim, fault);
+                    let mut refusal = self.fault(claim, fault);
+                    if !permanent {
+                        refusal.error = wait.in_all(refusal.error);
+                    }
                     if permanent || last || waiting.is_over() {
                         return Err(refusal);
                     }
@@ -345,6 +358,24 @@ impl<'a> Wait<'a> {
         let now = Instant::now();
         self.known = Some((Progress::Failed(error), now));
         self.next = now.saturating_add(jittered(FAILURE_PAUSE));
+    }
+
+    /// What a failure means after those before it. That this attempt did nothing does not tell what an earlier one did.
+    fn in_all(&self, error: Error) -> Error {
+        match &self.known {
+            Some((Progress::Failed(before), _))
+                if before.is_unknown() && error.kind() == ErrorKind::Unavailable =>
+            {
+                before.clone()
+            }
+            _ => error,
+        }
+    }
+
+    /// That others have the lock, if that is what the server said last.
+    fn busy(&self) -> Option<Error> {
+        let (known, _) = self.known.as_ref()?;
+        matches!(known, Progress::Busy(_)).then(|| known.clone().into())
     }
 
     /// What a wait that is over ends on, unless that must be asked for once more.

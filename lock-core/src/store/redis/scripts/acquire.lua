@@ -20,7 +20,7 @@ local function queued(lock, queue, token, ttl, member)
     -- It is free, with a queue, and ours for the moment: for good only if nobody stands before us.
     line.forget_expired(256)
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
-    if not (head and head ~= member and line.hand_off()) then
+    if not (head and head ~= member and line.hand_off('')) then
       if member then line.leave(member) end
       number = number + 1
       return number - 1

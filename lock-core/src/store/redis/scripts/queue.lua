@@ -52,7 +52,9 @@ local function line_of(lock, queue)
   -- Gives the lock to the first who is still there, for the time that its claim names: true, or nil if none was found
   -- among the first 256. The first write comes before the message, since after it Redis refuses no other for want
   -- of memory: a grant that was told must not fail to be stored.
-  function line.hand_off()
+  -- `own`: the inbox of who asks, on the connection that is answered, or ''. Redis writes first to the client that was last
+  -- to get something to read. That shall be the new holder, on whom everybody waits, so who asks gets an empty message before.
+  function line.hand_off(own)
     line.forget_expired(256)
     local fence
     for _ = 1, 256 do
@@ -71,6 +73,7 @@ local function line_of(lock, queue)
         end
         local heard = 0
         if inbox ~= '' then
+          if own ~= '' and own ~= inbox then redis.pcall('PUBLISH', own, '') end
           -- Whoever may not publish cannot tell either.
           heard = redis.pcall('PUBLISH', inbox,
             string.format('%s %s %.0f %.0f %s %s', token, head[2], fence, us, claim, lock))

@@ -1,17 +1,18 @@
 -- Ends tokens: a lock that is ours goes to the first in line, or becomes free, or stays taken for a hold; and the
 -- token leaves the queue.
 -- KEYS: counter; for each release its lock; for each release its queue.
--- ARGV: for each release its token, and its hold in ms (0: give it on now); then, unless none has a place, for each its member.
+-- ARGV: the inbox of who asks, if it hears that on this connection; for each release its token, and its hold in ms (0: give it
+-- on now); then, unless none has a place, for each its member.
 -- The server's time in us, or 0 if it was not needed, and one answer for each release:
 -- 1 it was ours   3 it was, before this call   0 nobody holds it   2 another holds it
 local count = (#KEYS - 1) / 2
-local has_places = #ARGV > 2 * count
+local has_places = #ARGV > 1 + 2 * count
 
 local function hand_off(lock, queue)
   -- A write that no want of memory forbids, after which Redis forbids no other.
   redis.call('PEXPIRE', queue, 120000)
   if not us then begin() end
-  return number and line_of(lock, queue).hand_off()
+  return number and line_of(lock, queue).hand_off(ARGV[1])
 end
 
 local answers = {0}
@@ -25,7 +26,7 @@ local function free_together()
   if holders.err then return end
   local free = {}
   for i = 1, count do
-    if holders[i] == ARGV[2 * i - 1] and ARGV[2 * i] == '0' then
+    if holders[i] == ARGV[2 * i] and ARGV[2 * i + 1] == '0' then
       answers[i + 1] = 1
       free[#free + 1] = KEYS[1 + i]
     end
@@ -34,7 +35,7 @@ local function free_together()
 end
 
 local function release(i)
-  local lock, queue, token, hold = KEYS[1 + i], KEYS[1 + count + i], ARGV[2 * i - 1], ARGV[2 * i]
+  local lock, queue, token, hold = KEYS[1 + i], KEYS[1 + count + i], ARGV[2 * i], ARGV[2 * i + 1]
   local holder = redis.pcall('GET', lock)
   if holder == token then
     answers[i + 1] = 1
@@ -54,7 +55,7 @@ local function release(i)
       local now = redis.call('TIME')
       answers[1] = now[1] * 1000000 + now[2]
     end
-    local member = has_places and ARGV[2 * count + i] or ''
+    local member = has_places and ARGV[1 + 2 * count + i] or ''
     if member ~= '' then pcall(line_of(lock, queue).leave, member) end
     if type(holder) == 'table' then
       answers[i + 1] = holder
