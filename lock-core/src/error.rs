@@ -155,6 +155,16 @@ impl Error {
         Self::with(ErrorKind::Unavailable, what, Some(Box::new(source)))
     }
 
+    /// What this means after an attempt that failed as `earlier`: that the last one did nothing does not tell what that one did.
+    pub(crate) fn after(self, earlier: &Self) -> Self {
+        let unknown = earlier.is_unknown() && self.0.kind == ErrorKind::Unavailable;
+        if unknown && !mutant!("last-attempt-speaks-for-all") {
+            Self::unknown("an earlier attempt may have been executed", self)
+        } else {
+            self
+        }
+    }
+
     /// For stores: the store did not answer; it may or may not have acted.
     pub fn unknown(
         what: impl Into<Cow<'static, str>>,

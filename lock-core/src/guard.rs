@@ -79,9 +79,9 @@ impl MutexGuard {
     /// # Errors
     ///
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store did not answer two
-    /// tries, `Unknown` also if the first was not answered and the second came after the lease's deadline: then the lock is free,
-    /// and nobody can tell what freed it. [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime; the release is made
-    /// good where the client is used next. What was done under the lock stays done, whatever the answer.
+    /// tries, `Unknown` also if the first was not answered and the second came after the lease's deadline: then the lock is no
+    /// longer ours, and nobody can tell what freed it. [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime; the
+    /// release is made good where the client is used next. What was done under the lock stays done, whatever the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let ended = self.lease.0.end();
         // The guard's own drop has nothing to do, now or when the future is dropped.

@@ -68,8 +68,8 @@
 //!
 //! There is one [`Error`]. Its [kind](ErrorKind) says what happened; [`is_busy`](Error::is_busy),
 //! [`is_unavailable`](Error::is_unavailable), [`is_lost`](Error::is_lost) and [`is_retryable`](Error::is_retryable) ask for the
-//! usual ones. A body whose lock was `Busy`, `Unavailable` or `Unknown` has not begun; after `Lost` it had, so look before you
-//! try again. Bad settings are [`ConfigError`]s where clients and stores are built.
+//! usual ones. A body whose lock was `Busy`, `Unavailable` or `Unknown` has not begun; after `Lost` it may have, so look before
+//! you try again. Bad settings are [`ConfigError`]s where clients and stores are built.
 //!
 //! # Runtime
 //!

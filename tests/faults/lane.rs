@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_core::testing::settled;
+use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, Released, store::RedisStore};
-use lock_tests::{Action, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_tests::{Action, Op, Proxy, RedisServer, Rule, client, eventually, ms, within};
 
 /// A release writes before anything that needs memory, after which Redis refuses it nothing.
 #[tokio::test]
@@ -127,4 +127,154 @@ async fn claims_that_cannot_travel_together_wait_for_each_other() {
     for client in &clients {
         settled(client).await;
     }
+}
+
+/// A server that has more to do than it can, and does it: calls of claims take `each` one after another.
+fn slow(proxy: &Proxy, each: Duration) -> Rule {
+    proxy.rule(Op::Acquire, Action::DelayRequest(each)).always()
+}
+
+/// Holds `count` locks, as other processes do.
+fn held_by_others(server: &RedisServer, count: usize) {
+    let mut cli = server.connect();
+    for number in 0..count {
+        let token = format!("{number:08x}-0000-4000-8000-000000000000");
+        let () = cli.run(&format!("SET lock:held-{number} {token} PX 600000")).unwrap();
+    }
+}
+
+/// A claim may stand behind others of its process for longer than the server has to answer it. It is not void for that, and its
+/// wait does not end before its time. In the end the last claim may be on its way, or the server was asked a moment ago.
+#[tokio::test]
+async fn claims_that_stand_in_the_lane_for_long_are_void() {
+    const CLAIMS: usize = 2_000;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    server.load_scripts();
+    held_by_others(&server, CLAIMS);
+    let slow = slow(&proxy, ms(40));
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..CLAIMS)
+        .map(|number| {
+            let spread = number as u64;
+            let mutex = client.mutex(format!("held-{number}")).with_ttl(ms(1_000 + spread));
+            let wait = ms(5_000 + spread % 1_500);
+            tokio::spawn(async move {
+                let outcome = mutex.with_wait(wait).lock().await;
+                let took = start.elapsed();
+                (outcome, took.saturating_sub(wait), wait.saturating_sub(took + ms(20)))
+            })
+        })
+        .collect();
+    // Longer than an answer may take.
+    tokio::time::sleep(ms(700)).await;
+    assert!(slow.hits() * 64 < CLAIMS, "all of them have left by now");
+    for (number, task) in tasks.into_iter().enumerate() {
+        let (outcome, late, early) = task.await.unwrap();
+        let error = outcome.unwrap_err();
+        assert!(error.is_busy() || error.is_unknown(), "{number}: {error:?}");
+        assert!(late < ms(1_000), "{number}: {late:?}");
+        assert!(early.is_zero(), "{number}: {early:?} before its time");
+    }
+    settled(&client).await;
+    assert!(Vitals::of(&client).is_idle());
+}
+
+/// Renewals pass the claims of their process, or a crowd that waits would cost the leases of those who hold.
+#[tokio::test]
+async fn leases_are_lost_behind_the_claims_of_a_crowd() {
+    const CLAIMS: usize = 2_000;
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    server.load_scripts();
+    held_by_others(&server, CLAIMS);
+    let mut leases = Vec::new();
+    for number in 0..300 {
+        let mutex = client.mutex(format!("ours-{number}")).with_ttl(ms(2_000));
+        leases.push(mutex.lock().await.unwrap());
+    }
+    // Each of them stands behind two and a half seconds of others.
+    let (slow, renewed) = (slow(&proxy, ms(80)), proxy.seen(Op::Renew));
+    let crowd: Vec<_> = (0..CLAIMS)
+        .map(|number| {
+            let mutex = client.mutex(format!("held-{number}")).with_ttl(ms(1_000 + number as u64));
+            tokio::spawn(mutex.with_wait(ms(6_000)).lock())
+        })
+        .collect();
+    for _ in 0..50 {
+        tokio::time::sleep(ms(100)).await;
+        let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
+        assert_eq!(lost, 0, "leases are lost");
+    }
+    assert!(crowd.iter().all(|task| !task.is_finished()), "they do not wait any more");
+    assert!(slow.hits() >= 30, "{}: the claims were not in the way", slow.hits());
+    assert!(proxy.seen(Op::Renew) - renewed >= 4, "nothing was renewed");
+    for lease in leases {
+        assert_eq!(lease.release().await.unwrap(), Released::InTime);
+    }
+    for task in crowd {
+        task.abort();
+    }
+}
+
+/// Those who stand in the lane of such a runtime are not answered, nor do their calls tell how the connection fares: none is sent.
+#[test]
+fn a_lane_that_nobody_drives_holds_up_those_in_it() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stopped = runtime();
+    let client = stopped.block_on(async {
+        let client = client(&server.url()).await;
+        drop(client.mutex("k").lock().await.unwrap());
+        client
+    });
+    runtime().block_on(async {
+        // Alone, it is sent by the one who asks, and is the only call that is found to be silent.
+        let first = client.mutex("first").try_lock();
+        let behind = client.mutex("behind").with_wait(ms(20_000)).lock();
+        let both = async { tokio::join!(first, behind) };
+        let ((first, behind), took) = within("the lock", ms(10_000), both).await;
+        assert!(first.unwrap_err().is_unavailable());
+        drop(behind.unwrap());
+        assert!(took >= ms(1_000), "{took:?}: it did not stand in the lane");
+    });
+    drop(stopped);
+}
+
+/// Small calls go at once, and a connection that only listens is found to be dead.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn connections_delay_small_calls_or_never_notice_that_they_are_dead() {
+    use rustix::net::sockopt::{socket_keepalive, tcp_keepidle, tcp_keepintvl, tcp_nodelay};
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let _old = proxy.rule(Op::Hello, Action::Refuse("NOPROTO unsupported")).always();
+    let client = client(&proxy.url()).await;
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    let waiter = tokio::spawn(client.mutex("k").lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    let port: u16 = proxy.url().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
+    let me = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let mut sockets = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let number = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        // Other tests open and close theirs meanwhile.
+        let Ok(socket) = pidfd_getfd(&me, number, PidfdGetfdFlags::empty()) else { continue };
+        let peer = rustix::net::getpeername(&socket).ok().flatten();
+        let Some(Ok(peer)) = peer.map(std::net::SocketAddr::try_from) else { continue };
+        if peer.port() != port {
+            continue;
+        }
+        sockets += 1;
+        assert!(tcp_nodelay(&socket).unwrap(), "small calls wait");
+        assert!(socket_keepalive(&socket).unwrap(), "nobody asks whether the server is there");
+        assert_eq!(tcp_keepidle(&socket).unwrap(), Duration::from_secs(15));
+        assert_eq!(tcp_keepintvl(&socket).unwrap(), Duration::from_secs(5));
+    }
+    assert_eq!(sockets, 2, "one for commands, one that listens");
+    waiter.abort();
 }

@@ -179,8 +179,8 @@ impl Step<'_> {
                 return;
             }
         };
-        // The lease counts from `sent`, and from as much later as the grant came after the answer. A claim is answered after it was
-        // sent, so that is no later than the grant.
+        // The lease counts from `sent`, and from as much later as the grant came after the answer. A claim is answered after it
+        // was sent, so that is no later than the grant.
         let since = if self.protocol.broken == Some(Broken::GrantDeadlineFromReceipt) {
             now
         } else if message.us <= place.us {

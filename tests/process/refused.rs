@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
-use lock_core::{Error, ErrorKind, LockClient};
+use lock_core::{Error, LockClient};
 use lock_tests::history::now;
 use lock_tests::{Experiment, RedisServer, documented_user, dose, eventually, ms, within};
 
@@ -106,8 +106,7 @@ impl Scene {
         let (ended, _) = within("the end of the wait", BACK, waiting).await;
         check(&ended.unwrap().unwrap_err(), refusal);
         experiment.saw("waits ended by an error", 1);
-        // Where nothing is open, nothing is sent, however often somebody asks. Else each claim is sent, and undone with tries of
-        // its own, since it may have been refused half-way.
+        // Where nothing is open, nothing is sent, however often somebody asks. Else each claim is sent, and refused.
         let pause = if refusal.kill { ms(10) } else { LATE };
         while start.elapsed() < SPAN {
             tokio::time::sleep(pause).await;
@@ -157,8 +156,9 @@ impl Scene {
 
 /// Nobody is told that the lock is busy, nor what the password is.
 fn check(error: &Error, refusal: &Refusal) {
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-    assert!(error.to_string().contains(refusal.says), "{error}");
+    // A claim that was under way when its connection was killed may have been executed.
+    assert!(error.is_unavailable(), "{error:?}");
+    assert!(format!("{error:?}").contains(refusal.says), "{error:?}");
     assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
 }
 

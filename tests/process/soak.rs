@@ -47,8 +47,8 @@ fn soak(scene: &mut Scene<'_>, faults: &[Fault], field: &mut Field, experiment: 
             deck = faults.to_vec();
         }
         let fault = deck.swap_remove(scene.chance.below(deck.len() as u64) as usize);
-        (fault.happen)(scene, field);
-        experiment.saw(fault.name, 1);
+        let times = (fault.happen)(scene, field);
+        experiment.saw(fault.name, times);
         dealt += 1;
         if told.elapsed() > PROGRESS {
             told = Instant::now();

@@ -19,8 +19,8 @@ const APART: Duration = ms(25);
 const HOLD: Duration = ms(5);
 /// From one who is alive to the next, if nobody died between them: the hold, the release and the message.
 const STEP: Duration = ms(40);
-/// What one who died costs those behind: its claim (at most 3 s; whoever died as the holder may have made it a full ttl), and until
-/// somebody asks, which each does once a second.
+/// What one who died costs those behind: its claim (at most 3 s; whoever died as the holder may have made it a full ttl), and
+/// until somebody asks, which each does once a second.
 const DEAD: Duration = Duration::from_millis(3_000 + 1_100);
 const SEEDS: usize = 12;
 

@@ -83,7 +83,12 @@ on_every_store! {
     }
 
     async fn a_lock_that_is_lost_while_handling_is_503(world: World) {
-        let mut experiment = Experiment::new(39, "held for max_hold only, the handler is dropped", "endless handler", &["handlers dropped"]);
+        let mut experiment = Experiment::new(
+            39,
+            "held for max_hold only, the handler is dropped",
+            "endless handler",
+            &["handlers dropped"],
+        );
         let desk = Desk::closed();
         let handler = desk.clone();
         let layer = LockLayer::from_fn(world.process().await, |_| Some("k"))

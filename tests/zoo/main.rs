@@ -27,8 +27,8 @@ async fn patient(proxy: &Proxy) -> LockClient {
     LockClient::builder(store.connect().await.unwrap()).build().unwrap()
 }
 
-/// The answer to a claim is slow, the server forgets the lock meanwhile, and another client gets it. The first one believes in its
-/// lease, so its number must be the smaller one.
+/// The answer to a claim is slow, the server forgets the lock meanwhile, and another client gets it. The first one believes in
+/// its lease, so its number must be the smaller one.
 #[tokio::test]
 async fn a_number_is_drawn_when_its_lock_is_not_ours_any_more() {
     let server = RedisServer::start();
@@ -96,6 +96,34 @@ async fn a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing
     assert!(error.is_unknown(), "{error:?}");
     proxy.turn_away(false);
     settled(&client).await;
+}
+
+/// The same for claims and renewals: what the last attempt did does not tell what the first one did.
+#[tokio::test]
+async fn a_call_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let held = client.mutex("held").with_ttl(ms(60_000)).lock().await.unwrap();
+    let tried = client.mutex("tried").with_ttl(ms(60_000));
+    let waited = client.mutex("waited").with_ttl(ms(60_000)).with_wait(ms(500));
+    for (op, key) in [(Op::Renew, "held"), (Op::Acquire, "tried"), (Op::Acquire, "waited")] {
+        let cut_off = proxy.rule(op, Action::CloseAfter).once();
+        proxy.turn_away(true);
+        let error = match key {
+            "held" => held.extend(ms(60_000)).await.unwrap_err(),
+            "tried" => tried.try_lock().await.unwrap_err(),
+            _ => waited.lock().await.unwrap_err(),
+        };
+        assert_eq!(cut_off.hits(), 1, "{key}");
+        assert!(server.has(&format!("lock:{key}")), "it was executed");
+        assert!(error.is_unknown(), "{key}: {error:?}");
+        proxy.turn_away(false);
+        drop(client.mutex("again").with_wait(ms(5_000)).lock().await.unwrap());
+    }
+    held.release().await.unwrap();
+    settled(&client).await;
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
 /// The key of the queue holds something else: that is nobody who waits.

@@ -113,7 +113,7 @@ impl Job {
             Some(until) if Instant::now() < until => Ok(Ending::Freed),
             Some(_) => Err(Error::plain(
                 ErrorKind::Unknown,
-                "the lock is free, but whether the release or the expiry freed it is unknown",
+                "the lock is no longer ours, but whether the release or the expiry ended that is unknown",
             )),
             None => Ok(expired),
         }
@@ -181,17 +181,19 @@ impl Janitor {
     pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Ending, Error> {
         let mut work = Work { janitor: self, job: Some(job) };
         client.ensure_running()?;
-        let (mut attempt, mut unknown) = (1, None);
+        let (mut attempt, mut earlier) = (1, None);
         loop {
             match work.attempt(&*client.store).await {
                 Attempt::Settled(ending) | Attempt::Again(ending, _) => return ending,
                 Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {
-                    if error.is_unknown() && !mutant!("last-attempt-speaks-for-all") {
-                        unknown = Some(error);
-                    }
+                    earlier = Some(error);
                 }
-                // That the last one did nothing does not tell what an earlier one did.
-                Attempt::Failed(error) => return Err(unknown.unwrap_or(error)),
+                Attempt::Failed(error) => {
+                    return Err(match earlier {
+                        Some(earlier) => error.after(&earlier),
+                        None => error,
+                    });
+                }
             }
             attempt += 1;
         }

@@ -10,11 +10,8 @@ use super::handed::{Handed, Pledge};
 use super::queue::Queue;
 use super::{Address, NoSeat, Registry, Situation};
 use crate::driver::Janitor;
-use crate::store::{Name, Progress};
+use crate::store::{Name, Progress, RECENTLY};
 use crate::time::{Deadline, Instant};
-
-/// A store that has not answered for less than this is not what a waiter gives up on: what it said before is.
-pub(super) const RECENTLY: Duration = Duration::from_millis(250);
 
 /// With less time than this a claim may not be answered before the wait is over, so that its outcome
 /// would be unknown; that others of this process had the lock meanwhile is known.

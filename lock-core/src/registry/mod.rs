@@ -228,9 +228,9 @@ mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
 
-    use super::line::RECENTLY;
     use super::*;
     use crate::Key;
+    use crate::store::RECENTLY;
     use crate::time::Deadline;
 
     const PATIENT: Wants = Wants { impatient: false, ttl: Duration::from_secs(10), fencing: true };

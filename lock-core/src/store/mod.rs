@@ -31,6 +31,7 @@ use std::pin::Pin;
 
 pub use self::capability::Capabilities;
 pub use self::memory::MemoryStore;
+pub(crate) use self::op::RECENTLY;
 pub use self::op::{
     Claim, Freed, Grant, Mode, Name, Progress, Refusal, Release, ReleaseOutcome, Renewal, Renewed,
     Waiting,

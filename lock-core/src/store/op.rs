@@ -173,6 +173,9 @@ impl Refusal {
     }
 }
 
+/// An answer that is older than this is not what a wait may end on; a store that is silent for less is not what it gives up on.
+pub(crate) const RECENTLY: Duration = Duration::from_millis(250);
+
 /// What a waiting claim meets on its way.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

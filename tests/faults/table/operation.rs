@@ -230,7 +230,6 @@ impl Operation {
             (Greet, NotNow | Forbidden | WrongType | UnknownScript, _) => &[Done],
             (Greet, Garbage, _) => &[Done],
             (AskTime, NoSuchUser, _) => &[Unavailable],
-            (AskTime, WrongType, Always) => &[WrongKind],
             // Two numbers are a time, and a false one is found out by the first claim.
             (AskTime, Garbage, Always) => &[Unavailable, Done],
             (Greet | AskTime, _, Once) => &[Done],

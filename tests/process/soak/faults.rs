@@ -19,7 +19,8 @@ const COUNTER: &str = "lock:{0}:fence";
 pub(super) struct Fault {
     /// As reported.
     pub(super) name: &'static str,
-    pub(super) happen: fn(&mut Scene<'_>, &mut Field),
+    /// How often it took effect.
+    pub(super) happen: fn(&mut Scene<'_>, &mut Field) -> usize,
 }
 
 /// Numbers that are the same for the same seed: `SplitMix64`.
@@ -72,10 +73,11 @@ impl<'a> Scene<'a> {
 
     /// Does something with which the server forgets or misjudges a lease. Whoever was granted one before is done, by its own
     /// account, a ttl later at the latest.
-    fn harm(&mut self, harm: impl FnOnce()) {
+    fn harm<T>(&mut self, harm: impl FnOnce() -> T) -> T {
         let from = now();
-        harm();
+        let harmed = harm();
         self.windows.push(from..=now() + u128::from(self.ttl) * 1_000_000);
+        harmed
     }
 
     fn set_clock(&mut self, minutes: i64) {
@@ -113,6 +115,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
         happen: |scene, field| {
             let victim = scene.holder(field);
             field.stop(victim, scene.chance.millis(100, 3 * scene.ttl));
+            1
         },
     },
     Fault {
@@ -120,6 +123,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
         happen: |scene, field| {
             let victim = scene.anybody(field);
             field.stop(victim, scene.chance.millis(100, 3 * scene.ttl));
+            1
         },
     },
     Fault {
@@ -128,6 +132,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
             let holder = scene.chance.below(2) == 0;
             let victim = if holder { scene.holder(field) } else { scene.anybody(field) };
             field.replace(victim);
+            1
         },
     },
     Fault {
@@ -136,6 +141,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
             field.server.pause();
             sleep(scene.chance.millis(100, 2 * scene.ttl));
             field.server.resume();
+            1
         },
     },
     Fault {
@@ -145,15 +151,18 @@ pub(super) const HARMLESS: [Fault; 9] = [
             let span = scene.chance.millis(100, 2 * scene.ttl);
             let () = field.server.cli(&format!("CLIENT PAUSE {} {mode}", span.as_millis()));
             sleep(span);
+            1
         },
     },
     Fault {
-        name: "times that connections were killed",
+        name: "connections killed",
         happen: |scene, field| {
-            for _ in 0..=scene.chance.below(10) {
-                let _killed = kill_connections(&field.server);
+            let times = 1 + scene.chance.below(10);
+            let killed = (0..times).map(|_| {
                 sleep(ms(50));
-            }
+                kill_connections(&field.server)
+            });
+            killed.sum()
         },
     },
     Fault {
@@ -161,6 +170,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
         happen: |scene, field| {
             let span = scene.chance.millis(50, 2 * scene.ttl);
             let () = field.server.cli(&format!("DEBUG SLEEP {}", span.as_secs_f64()));
+            1
         },
     },
     Fault {
@@ -171,6 +181,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
                 let () = cli.run("SCRIPT FLUSH").unwrap();
                 sleep(ms(1));
             }
+            1
         },
     },
     // Nothing is forgotten: all is written down.
@@ -180,6 +191,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
             field.server.kill();
             sleep(scene.chance.millis(10, 300));
             field.server.boot();
+            1
         },
     },
 ];
@@ -190,44 +202,44 @@ pub(super) const HARMFUL: [Fault; 5] = [
         name: "times that all was forgotten",
         happen: |scene, field| {
             scene.mend_clock();
-            scene.harm(|| field.server.cli("FLUSHALL"));
+            let keys: usize = field.server.cli("DBSIZE");
+            let () = scene.harm(|| field.server.cli("FLUSHALL"));
+            usize::from(keys > 0)
         },
     },
     Fault {
         name: "counters lost",
         happen: |scene, field| {
             scene.mend_clock();
-            let _: i64 = field.server.cli(&format!("DEL {COUNTER}"));
+            field.server.cli(&format!("DEL {COUNTER}"))
         },
     },
     Fault {
         name: "locks deleted by others",
         happen: |scene, field| {
             let key = scene.chance.key();
-            scene.harm(|| {
-                let _: i64 = field.server.cli(&format!("DEL {key}"));
-            });
+            scene.harm(|| field.server.cli(&format!("DEL {key}")))
         },
     },
     Fault {
         name: "locks overwritten by others",
         happen: |scene, field| {
             let (key, span) = (scene.chance.key(), 50 + scene.chance.below(400));
-            scene.harm(|| field.server.cli(&format!("SET {key} foreign PX {span}")));
+            let () = scene.harm(|| field.server.cli(&format!("SET {key} foreign PX {span}")));
+            1
         },
     },
     Fault {
         name: "expiries taken off",
         happen: |scene, field| {
             let key = scene.chance.key();
-            let _: i64 = field.server.cli(&format!("PERSIST {key}"));
+            let persisted = field.server.cli(&format!("PERSIST {key}"));
             sleep(ms(scene.ttl / 2));
             // Nobody renewed it: it belongs to one who is dead or stands still, or to a stranger.
             if field.server.pttl(&key) == -1 {
-                scene.harm(|| {
-                    let _: i64 = field.server.cli(&format!("DEL {key}"));
-                });
+                let _gone: usize = scene.harm(|| field.server.cli(&format!("DEL {key}")));
             }
+            persisted
         },
     },
 ];
@@ -239,5 +251,6 @@ pub(super) const MOVED_CLOCK: Fault = Fault {
         // Else the counter is lost, and nothing has been granted since.
         let is_counted = field.server.has(COUNTER);
         scene.set_clock(if is_counted { minutes } else { minutes.max(scene.furthest) });
+        1
     },
 };

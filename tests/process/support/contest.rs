@@ -83,8 +83,8 @@ impl Contest {
         }
     }
 
-    /// Owners of guards who go on when their lease is lost, and a resource that checks tokens: for servers that forget, or misjudge
-    /// time.
+    /// Owners of guards who go on when their lease is lost, and a resource that checks tokens: for servers that forget, or
+    /// misjudge time.
     pub(crate) fn fenced(name: &'static str, keys: u64, span: Duration) -> Self {
         Self { fenced: true, bound: false, ..Self::new(name, keys, span) }
     }

@@ -135,8 +135,8 @@ impl History {
         handovers
     }
 
-    /// Asserts what holds even if the server forgets: none began after its deadline unless it was stopped right then, no number was given twice, and each
-    /// grant that was asked for after another turn had begun has a greater number.
+    /// Asserts what holds even if the server forgets: none began after its deadline unless it was stopped right then, no number
+    /// was given twice, and each grant that was asked for after another turn had begun has a greater number.
     pub(crate) fn check_numbers(&self) {
         let late = self.entries().filter(|entry| entry.turn.enter >= entry.turn.deadline);
         let late: Vec<_> = late.map(|entry| entry.turn).collect();

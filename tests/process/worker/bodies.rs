@@ -103,8 +103,8 @@ async fn locked(client: &LockClient, number: usize, body: &Body) -> Result<(), E
     Ok(())
 }
 
-/// For each of `block`'s spans: enters many bodies, in each of `ways` in turn, and blocks all threads of the runtime for the span. Where that is 0, this
-/// process is stopped by somebody else, until all leases are over.
+/// For each of `block`'s spans: enters many bodies, in each of `ways` in turn, and blocks all threads of the runtime for the
+/// span. Where that is 0, this process is stopped by somebody else, until all leases are over.
 pub(crate) async fn run(client: &LockClient, args: &Args) {
     let ttl = args.millis("ttl");
     let many = usize::try_from(args.number("locks")).unwrap();

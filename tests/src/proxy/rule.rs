@@ -8,7 +8,8 @@ use super::Op;
 
 /// What happens to a command.
 ///
-/// A message ([`Op::Message`]) is lost, delayed, held or doubled alone: nothing waits behind it, neither replies nor other messages.
+/// A message ([`Op::Message`]) is lost, delayed, held or doubled alone: nothing waits behind it, neither replies nor other
+/// messages.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Action {

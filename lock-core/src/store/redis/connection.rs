@@ -341,11 +341,6 @@ impl Connection {
         self.request_timeout
     }
 
-    /// The same in microseconds.
-    pub(super) fn request_timeout_us(&self) -> u64 {
-        u64::try_from(self.request_timeout.as_micros()).unwrap_or(u64::MAX)
-    }
-
     /// Draws the conclusions from how a command on connection `generation` fared.
     pub(super) fn note(&self, generation: u64, health: Health) {
         match health {

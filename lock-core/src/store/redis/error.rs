@@ -51,6 +51,15 @@ impl Fault {
         matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
     }
 
+    /// What this means after an attempt that failed as `earlier`.
+    pub(super) fn after(self, earlier: &Error) -> Self {
+        if !self.is_without_effect() {
+            return self;
+        }
+        let error = Error::from(self.clone()).after(earlier);
+        if error.is_unknown() { Self::Broken(error) } else { self }
+    }
+
     /// Whether trying again cannot help until somebody changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
         match self {
@@ -96,26 +105,28 @@ impl Fault {
 
 const BROKEN: &str = "the connection to redis broke before the answer came";
 
+/// How Redis 7.0, and newer ones, begin to tell that a command of a script is not permitted.
+const IN_A_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
+
 /// What the server calls its refusal. When a command of a script is refused, Redis 6.2 and 7.0 put that in words of
 /// their own around it, under the code `ERR`.
 pub(super) fn code(error: &RedisError) -> Option<&str> {
-    const NOT_PERMITTED_IN_A_SCRIPT: &str = "The user executing the script can't";
-    const IN_A_SCRIPT: [&str; 5] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS"];
+    const CODES: [&str; 5] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS"];
     let code = error.code()?;
     let detail = error.detail().unwrap_or_default();
-    if matches!(code, "ERR" | "LOCK") && detail.contains(NOT_PERMITTED_IN_A_SCRIPT) {
+    if matches!(code, "ERR" | "LOCK") && IN_A_SCRIPT.iter().any(|it| detail.contains(it)) {
         return Some("NOPERM");
     }
     if code != "ERR" {
         return Some(code);
     }
-    IN_A_SCRIPT.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+    CODES.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
 }
 
 /// Whether a permission is missing for the call itself, rather than for a command of its script.
 fn is_about_the_call(error: &RedisError) -> bool {
     error.code() == Some("NOPERM")
-        && error.detail().is_some_and(|detail| !detail.contains("script"))
+        && error.detail().is_some_and(|detail| !IN_A_SCRIPT.iter().any(|it| detail.starts_with(it)))
 }
 
 /// The error without what some servers repeat in theirs: the beginning of a command that they do not know, with keys and
@@ -180,5 +191,47 @@ impl From<Fault> for Error {
             _ => "redis refused the command",
         };
         Self::unavailable(what, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: &str, detail: &str) -> Fault {
+        Fault::Refused(redis::make_extension_error(code.to_owned(), Some(detail.to_owned())))
+    }
+
+    #[test]
+    fn a_call_that_is_not_permitted_did_nothing_and_a_command_of_a_script_may_have() {
+        for detail in [
+            "this user has no permissions to run the 'evalsha' command or its subcommand",
+            "User script has no permissions to run the 'evalsha' command",
+            "User u has no permissions to access the 'lock:subscription:7' key",
+            "No permissions to access a key",
+        ] {
+            let fault = refused("NOPERM", detail);
+            assert!(fault.is_without_effect() && fault.is_permanent(), "{detail}");
+        }
+        for (code, detail) in [
+            ("ERR", "The user executing the script can't run this command or subcommand"),
+            ("NOPERM", "The user executing the script can't access at least one of the keys"),
+            ("ERR", "ACL failure in script: User u has no permissions to run the 'set' command"),
+            ("NOPERM", "ACL failure in script: User u has no permissions to run the 'set' command"),
+        ] {
+            let fault = refused(code, detail);
+            assert!(!fault.is_without_effect() && fault.is_permanent(), "{code} {detail}");
+        }
+    }
+
+    #[test]
+    fn what_the_last_attempt_did_says_nothing_of_an_earlier_one() {
+        let silent = Error::from(Fault::silent("redis"));
+        let loading = || refused("LOADING", "");
+        assert!(Error::from(loading()).is_unavailable() && !Error::from(loading()).is_unknown());
+        assert!(Error::from(loading().after(&silent)).is_unknown());
+        assert!(!Error::from(loading().after(&Error::from(loading()))).is_unknown());
+        let taken = refused("WRONGTYPE", "");
+        assert!(taken.after(&silent).is_wrong_type());
     }
 }

@@ -8,6 +8,7 @@ use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -62,9 +63,11 @@ const MOST: usize = 64;
 /// While so many calls are under way, what is asked is collected: the server works on one while we work on the answers to the
 /// other, and small calls grow together.
 const CALLS: usize = 2;
-/// Full ones need not grow, nor do those wait for each other that cannot travel together. Not more, for other clients want to be
-/// served as well.
+/// Full ones need not grow, nor do those wait for each other that cannot travel together. As many as are answered quickly: what
+/// is on its way to a server that has much to do holds up renewals. Not more, for other clients want to be served as well.
 const MOST_CALLS: usize = 32;
+/// A quick answer takes no more than this part of what an answer may take.
+const QUICK: u32 = 8;
 /// So many times the limit for an answer may pass until something that is collected has its own: its turn comes after the calls
 /// that are under way.
 const LONGEST_TURN: u32 = 3;
@@ -122,6 +125,15 @@ impl Lane {
         answer.unwrap_or_else(|_| Err(Fault::gone()))
     }
 
+    /// How long something that is asked now may have to wait until it is sent.
+    pub(super) fn longest_turn(&self) -> Duration {
+        if self.under_way.load(Ordering::Acquire) <= MOST {
+            // It goes with the next call, or the one after.
+            return Duration::ZERO;
+        }
+        self.owner.upgrade().map_or(Duration::ZERO, |owner| owner.request_timeout() * LONGEST_TURN)
+    }
+
     /// If nothing is under way: what is asked until this is dropped is collected.
     pub(super) fn alone(self: &Arc<Self>) -> Option<UnderWay> {
         let first = self.under_way.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
@@ -132,17 +144,21 @@ impl Lane {
     pub(super) async fn drive(self: Arc<Self>) {
         let _closing = Closing(&self);
         let mut calls = FuturesUnordered::new();
+        let mut window = CALLS;
         loop {
             tokio::select! {
                 biased;
-                Some(()) = calls.next() => {}
+                Some(was_quick) = calls.next() => {
+                    window = if was_quick { window + 1 } else { window / 2 };
+                    window = window.clamp(CALLS, MOST_CALLS);
+                }
                 () = self.wake.notified() => {
                     // Behind the tasks that are ready now, some of which may have something to ask, too.
                     tokio::task::yield_now().await;
                 }
             }
             self.turns.fetch_add(1, Ordering::Relaxed);
-            while let Some(batch) = self.next_batch(calls.len()) {
+            while let Some(batch) = self.next_batch(calls.len(), window) {
                 let mut call = Box::pin(self.deliver(batch));
                 // Handed over here, since the order counts.
                 if poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await.is_pending() {
@@ -152,8 +168,9 @@ impl Lane {
         }
     }
 
-    /// Asks all of a batch in one call, and gives each its answer.
-    async fn deliver(&self, mut batch: Vec<Item>) {
+    /// Asks all of a batch in one call, and gives each its answer. Tells whether that took no longer than it should.
+    async fn deliver(&self, mut batch: Vec<Item>) -> bool {
+        let sent = Instant::now();
         let mut answers = self.call(&batch, By::Digest, None).await;
         if answers.as_ref().is_err_and(Fault::is_unknown_script) {
             // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
@@ -176,6 +193,8 @@ impl Lane {
                 }
             }
         }
+        let took = Instant::now().saturating_since(sent);
+        self.owner.upgrade().is_some_and(|owner| took < owner.request_timeout() / QUICK)
     }
 
     /// Sends one call for all of `batch`, and waits for its answer until `until`, but no longer than for any answer.
@@ -226,13 +245,13 @@ impl Lane {
         len == 1 || len == self.most()
     }
 
-    /// What goes next, with `calls` under way.
-    fn next_batch(&self, calls: usize) -> Option<Vec<Item>> {
+    /// What goes next, with `calls` under way, and no more than `window` of full ones to be.
+    fn next_batch(&self, calls: usize, window: usize) -> Option<Vec<Item>> {
         let mut queue = self.lock();
         let queue = queue.as_mut()?;
         let most = self.most();
         let may_go = calls < CALLS
-            || calls < MOST_CALLS && (queue.len() >= most || queue.is_mixed())
+            || calls < window && (queue.len() >= most || queue.is_mixed())
             || self.under_way.load(Ordering::Acquire) <= FEW;
         if !may_go {
             return None;

@@ -5,6 +5,7 @@ mod builder;
 mod clock;
 mod connection;
 mod connector;
+mod contended;
 mod error;
 mod inbox;
 mod keys;
@@ -28,10 +29,10 @@ pub use self::builder::RedisStoreBuilder;
 use self::connection::{Connection, Live};
 #[cfg(feature = "test-util")]
 pub use self::connector::{Connector, Socket};
+use self::contended::Contended;
 use self::error::Fault;
 #[cfg(feature = "test-util")]
 pub use self::reading::{Reading, read_reply};
-use self::wait::Contended;
 use super::{
     BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
     Renewed, Store, Waiting,
@@ -48,7 +49,7 @@ use crate::token::Token;
 /// `redis-cli get` shows who holds what. One more key per namespace, `<namespace>:{0}:fence`,
 /// numbers the grants. While processes wait for a lock they queue in two sorted sets, `<namespace>:{0}:q:<key>` and
 /// `<namespace>:{0}:a:<key>`, which go with the last of them, and each store that waits listens on a channel of its own,
-/// `<namespace>:{0}:inbox:<id>`.
+/// `<namespace>:{0}:inbox:<id>`. Each hand-over is a message there, and an empty one to who released.
 ///
 /// # Permissions
 ///
@@ -57,6 +58,9 @@ use crate::token::Token;
 /// ```text
 /// ACL SETUSER locker on >password ~lock:* resetchannels &lock:* +eval +evalsha +get +mget +set +del +exists +pttl +pexpire +time +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zpopmin +publish +subscribe +info +ping +hello
 /// ```
+///
+/// All clients of a lock need the same: one that may not publish hands the lock over without a word, and the next one finds
+/// out when it asks again, after a second.
 ///
 /// # What it relies on
 ///
@@ -188,7 +192,9 @@ impl RedisStore {
                 let token = Token::fresh().map_err(Fault::NotSent)?;
                 self.claim_once(&Claim { token, ..claim.clone() }, None, until).await
             }
-            Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
+            Err(Fault::Broken(first)) => {
+                self.claim_once(claim, place, until).await.map_err(|fault| fault.after(&first))
+            }
             answer => answer,
         }
     }
@@ -212,8 +218,10 @@ impl RedisStore {
         {
             return Ok(granted);
         }
-        // Not what is left of the caller's wait: a claim that is late by a hair shall be granted or refused, not void.
-        let void_after = sent_us.saturating_add(connection.request_timeout_us());
+        // Not what is left of the caller's wait: a claim that is late by a hair shall be granted or refused, not void. Nor shall
+        // one that stands behind many others.
+        let good_for = connection.request_timeout() + live.lane.longest_turn();
+        let void_after = sent_us.saturating_add(micros(good_for));
         if let Some(place) = place {
             let over_at = void_after.saturating_add(place.life_ms.saturating_mul(1_000));
             connection.traces().queue(claim.token, &place.member, sent_us, over_at);
@@ -267,8 +275,7 @@ impl RedisStore {
         sent_us: u64,
         until: Option<Instant>,
     ) -> Result<Option<Claimed>, Fault> {
-        let in_flight = u64::try_from(PLAIN_CLAIM_IN_FLIGHT.as_micros()).unwrap_or(u64::MAX);
-        let void_after = sent_us.saturating_add(in_flight);
+        let void_after = sent_us.saturating_add(micros(PLAIN_CLAIM_IN_FLIGHT));
         let traces = self.connection.traces();
         let flight = traces.leave(claim.token, sent_us, void_after, live.generation);
         let mut text = [0; Token::TEXT_LEN];
@@ -322,10 +329,11 @@ impl RedisStore {
 
     async fn renew_one(&self, renewal: &Renewal) -> Result<Renewed, Error> {
         match self.renew_once(renewal).await {
-            Err(Fault::Broken(_)) => self.renew_once(renewal).await,
-            answer => answer,
+            Err(Fault::Broken(first)) => {
+                self.renew_once(renewal).await.map_err(|fault| Error::from(fault).after(&first))
+            }
+            answer => answer.map_err(Error::from),
         }
-        .map_err(Error::from)
     }
 
     async fn renew_once(&self, renewal: &Renewal) -> Result<Renewed, Fault> {
@@ -438,6 +446,10 @@ fn granted(claim: &Claim, fence: u64, sent: Instant) -> Grant {
 /// Whole milliseconds, rounded up: the server never keeps a lock shorter than the client believes.
 fn millis_up(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Half to one and a half times `pause`.

@@ -5,9 +5,8 @@
 //! grant whose message was lost, and when the lock may have fallen free without a release: at the holder's
 //! expiry, and often while the holder is not one of ours, which hands nothing on.
 
-use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::ask::{Claimed, Place, Taken};
@@ -15,8 +14,8 @@ use super::error::Fault;
 use super::inbox::{Inbox, Mailbox, News};
 use super::waiter::{Message, Verdict, Waiter};
 use super::{RedisStore, come_too_late, jittered, millis_up};
-use crate::error::{Error, ErrorKind};
-use crate::store::{Claim, Grant, Name, Progress, Refusal, Waiting};
+use crate::error::Error;
+use crate::store::{Claim, Grant, Progress, RECENTLY, Refusal, Waiting};
 use crate::time::{Instant, sleep_until, sleep_until_some};
 use crate::token::Token;
 
@@ -82,8 +81,6 @@ const TICKET_SLACK: Duration = Duration::from_secs(1);
 const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 /// The pause after a failure.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
-/// An answer that is older than this is not what a wait may end on.
-const RECENTLY: Duration = Duration::from_millis(250);
 /// How long after its wait a claim may still be answered, so that the last one is told something. Less than what
 /// the client gives a store to end a wait.
 const LAST_ANSWER: Duration = Duration::from_millis(40);
@@ -127,22 +124,23 @@ impl RedisStore {
                 }
                 Ok(Answer::Void) => {
                     if last || waiting.is_over() {
-                        // The server answers, so what it said before counts.
-                        let error = wait.busy().unwrap_or_else(come_too_late);
+                        // The server answers, so what it said a moment ago counts.
+                        let error = wait.last_word();
+                        let error = error.unwrap_or_else(|| wait.in_all(come_too_late()));
                         return Err(self.refusal(claim, error));
                     }
                     // It stood behind others for long, or the server's clock made a step, which we know of by now.
                     voids += 1;
                     if voids > 1 {
-                        wait.next = Instant::now().saturating_add(jittered(FAILURE_PAUSE));
+                        let error = wait.in_all(come_too_late());
+                        wait.failed(error.clone());
+                        waiting.report(Progress::Failed(error));
                     }
                 }
                 Err(fault) => {
                     let permanent = fault.is_permanent();
                     let mut refusal = self.fault(claim, fault);
-                    if !permanent {
-                        refusal.error = wait.in_all(refusal.error);
-                    }
+                    refusal.error = wait.in_all(refusal.error);
                     if permanent || last || waiting.is_over() {
                         return Err(refusal);
                     }
@@ -360,22 +358,12 @@ impl<'a> Wait<'a> {
         self.next = now.saturating_add(jittered(FAILURE_PAUSE));
     }
 
-    /// What a failure means after those before it. That this attempt did nothing does not tell what an earlier one did.
+    /// What a failure means after the one before it.
     fn in_all(&self, error: Error) -> Error {
         match &self.known {
-            Some((Progress::Failed(before), _))
-                if before.is_unknown() && error.kind() == ErrorKind::Unavailable =>
-            {
-                before.clone()
-            }
+            Some((Progress::Failed(earlier), _)) => error.after(earlier),
             _ => error,
         }
-    }
-
-    /// That others have the lock, if that is what the server said last.
-    fn busy(&self) -> Option<Error> {
-        let (known, _) = self.known.as_ref()?;
-        matches!(known, Progress::Busy(_)).then(|| known.clone().into())
     }
 
     /// What a wait that is over ends on, unless that must be asked for once more.
@@ -435,36 +423,4 @@ fn longest_pause(told: bool, ttl: Duration, store: &RedisStore) -> Duration {
 /// Three quarters of `pause` to all of it.
 fn jittered_down(pause: Duration) -> Duration {
     pause / 2 + jittered(pause / 4) + pause / 8
-}
-
-/// The locks that were found taken a moment ago: there the first claim asks for a place at once.
-#[derive(Debug, Default)]
-pub(super) struct Contended(Mutex<HashMap<Name, Instant>>);
-
-/// For how long a lock that was found taken is expected to be taken again.
-const CONTENDED_FOR: Duration = Duration::from_secs(5);
-/// Names are swept out when there are this many.
-const MANY: usize = 1024;
-
-impl Contended {
-    fn note(&self, name: &Name) {
-        let now = Instant::now();
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.len() >= MANY && !names.contains_key(name) {
-            names.retain(|_, seen| now.saturating_since(*seen) < CONTENDED_FOR);
-            if names.len() >= MANY {
-                // So many at once: not knowing costs each a round trip.
-                names.clear();
-            }
-        }
-        names.insert(name.clone(), now);
-    }
-
-    fn is(&self, name: &Name) -> bool {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.is_empty() {
-            return false;
-        }
-        names.get(name).is_some_and(|seen| Instant::now().saturating_since(*seen) < CONTENDED_FOR)
-    }
 }

@@ -1,6 +1,7 @@
 //! Runs one suite: tells how far it is, and leaves nothing of it behind when it is interrupted.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,11 @@ impl Progress {
         self.tell(&format!("{} {verdict} after {} s", self.name, self.since.elapsed().as_secs()));
     }
 
+    /// How long it may take: more than twice as long on a slow machine, and building.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs(self.expected[self.number - 1] * 4 + 600)
+    }
+
     fn tell_where(&self) {
         let (spent, expected) = (self.since.elapsed().as_secs(), self.expected[self.number - 1]);
         let later: u64 = self.expected[self.number..].iter().sum();
@@ -80,18 +86,25 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs it in a process group of its own, so that all that it starts can be ended with it.
+/// Runs it, no longer than it may take, in a process group of its own, so that all that it starts can be ended with it.
 pub(crate) async fn run(mut command: Command, progress: &Progress) -> Ended {
     let mut interrupt = signal(SignalKind::interrupt()).unwrap();
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let mut hang_up = signal(SignalKind::hangup()).unwrap();
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
+    let limit = progress.limit();
+    let mut hangs = pin!(sleep(limit));
     loop {
         tokio::select! {
             status = child.wait() => {
                 return if status.unwrap().success() { Ended::Well } else { Ended::Badly };
             }
             () = sleep(TOLD) => progress.tell_where(),
+            () = &mut hangs => {
+                progress.tell(&format!("not done after {} s: ended", limit.as_secs()));
+                end(&mut child).await;
+                return Ended::Badly;
+            }
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hang_up.recv() => break,

@@ -9,15 +9,20 @@ local count = (#KEYS - 1) / 2
 local has_places = #ARGV > 1 + 2 * count
 
 local function hand_off(lock, queue)
-  -- A write that no want of memory forbids, after which Redis forbids no other.
-  redis.call('PEXPIRE', queue, 120000)
+  if count > 1 then redis.call('PEXPIRE', queue, 120000) end
   if not us then begin() end
   return number and line_of(lock, queue).hand_off(ARGV[1])
 end
 
 local answers = {0}
--- How many of the queues there are. Where that may not be asked, there are none.
-local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))
+-- How many of the queues there are. Where that may not be asked, there are none. PEXPIRE is a write that no want of memory
+-- forbids, after which Redis forbids no other; a single queue is asked for by it.
+local waiting
+if count == 1 then
+  waiting = redis.pcall('PEXPIRE', KEYS[3], 120000)
+else
+  waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))
+end
 if type(waiting) ~= 'number' then waiting = 0 end
 
 -- Where nobody waits for any of them, those that are ours are freed together.
