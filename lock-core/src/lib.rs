@@ -148,6 +148,7 @@ mod random;
 mod registry;
 mod scope;
 pub mod store;
+mod sync;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod time;

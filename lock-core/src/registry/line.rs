@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::queue::Queue;
 use super::{Address, NoSeat, Registry, Situation};
 use crate::driver::Janitor;
 use crate::store::{Name, Progress, RECENTLY};
+use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Deadline, Instant};
 
 /// With less time than this a claim may not be answered before the wait is over, so that its outcome

@@ -8,11 +8,13 @@
 mod handed;
 mod line;
 mod queue;
+#[cfg(all(test, lock_shuttle))]
+mod schedules;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub(crate) use self::handed::{Handed, Pledge};
@@ -21,6 +23,7 @@ pub(crate) use self::line::{Seat, Turn, Wants};
 use crate::driver::Janitor;
 use crate::error::{Error, ErrorKind};
 use crate::store::Name;
+use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::time::Instant;
 
 /// Keys are spread over this many maps so that tasks on different keys rarely meet.
@@ -221,7 +224,7 @@ impl From<Situation> for Error {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(lock_shuttle)))]
 mod tests {
     use std::time::Duration;
 

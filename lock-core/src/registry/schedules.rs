@@ -1,0 +1,203 @@
+//! Tasks of one process on one key, in many interleavings of what they do under the line's locks: `make schedules`.
+//!
+//! Each wants the key a few times and ends in one of the ways there are. A scheduler of its own decides who goes on at each lock;
+//! it notices when nobody can. Experiment 5 of the programme of faults.
+
+use std::future::poll_fn;
+use std::io::Write;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::Duration;
+
+use shuttle::future::block_on;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread;
+
+use super::{Address, Handed, NoSeat, Pledge, Registry, Seat, Situation, Stand, Turn, Wants};
+use crate::Key;
+use crate::driver::Janitor;
+use crate::lease::Chain;
+use crate::store::{MemoryStore, Name};
+use crate::time::{Deadline, Instant};
+use crate::token::Token;
+
+const TASKS: usize = 3;
+const TURNS: usize = 2;
+const TTL: Duration = Duration::from_secs(3_600);
+
+/// What happened, over all schedules.
+#[derive(Default)]
+struct Seen {
+    turns: AtomicUsize,
+    handed_on: AtomicUsize,
+    claims_taken_over: AtomicUsize,
+    waits_dropped: AtomicUsize,
+    given_back: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+/// One process.
+struct Process {
+    registry: Arc<Registry>,
+    janitor: Arc<Janitor>,
+    address: Address,
+    /// Whether a task is at work under the lock.
+    at_work: AtomicBool,
+}
+
+impl Process {
+    fn new() -> Self {
+        let janitor = Arc::<Janitor>::default();
+        let registry = Arc::new(Registry::new(Arc::clone(&janitor)));
+        let name = Name::new("test", &Key::new("k").unwrap()).unwrap();
+        let address = registry.address(name);
+        Self { registry, janitor, address, at_work: AtomicBool::new(false) }
+    }
+
+    fn visit(&self, seen: &Seen) {
+        let impatient = thread_rng().gen_bool(0.2);
+        let wants = Wants { impatient, ttl: TTL, fencing: true };
+        match self.registry.stand(&self.address, wants) {
+            Ok(Stand::Seated(seat)) => self.claim(seat, None, seen),
+            Ok(Stand::InLine(mut waiter)) => {
+                let polls = if thread_rng().gen_bool(0.3) { thread_rng().gen_range(0..3) } else { usize::MAX };
+                let mut polled = 0;
+                let turn = block_on(async {
+                    let mut timer = pin!(Deadline::default());
+                    poll_fn(|cx| {
+                        if polled == polls {
+                            return Poll::Ready(None);
+                        }
+                        polled += 1;
+                        let turn = waiter.poll(None, timer.as_mut(), cx);
+                        if turn.is_pending() && polled == polls {
+                            return Poll::Ready(None);
+                        }
+                        turn.map(Some)
+                    })
+                    .await
+                });
+                thread::yield_now();
+                drop(waiter);
+                match turn {
+                    None => bump(&seen.waits_dropped),
+                    Some(Ok(Turn::Seat(seat, pledge))) => self.claim(seat, pledge, seen),
+                    Some(Ok(Turn::Lease(seat, lease, _))) => self.hold(seat, Some(lease), seen),
+                    Some(Err(NoSeat::Taken(_) | NoSeat::Draining)) => bump(&seen.refused),
+                }
+            }
+            Err(NoSeat::Taken(_) | NoSeat::Draining) => bump(&seen.refused),
+        }
+    }
+
+    /// Asks the store: it is granted, or given up.
+    fn claim(&self, seat: Seat, pledge: Option<Pledge>, seen: &Seen) {
+        if pledge.is_some() {
+            bump(&seen.claims_taken_over);
+        }
+        if thread_rng().gen_bool(0.2) {
+            seat.set(Situation::Busy(TTL));
+        }
+        let token = pledge.map_or_else(|| Token::fresh().unwrap(), |pledge| pledge.token);
+        match thread_rng().gen_range(0..4) {
+            0 => Pledge { token, ttl: TTL, label: "k" }.pass_on(seat),
+            // Refused, with nothing left behind.
+            1 if pledge.is_none() => drop(seat),
+            _ => self.hold(seat, None, seen),
+        }
+    }
+
+    /// Is at work under the lock, and gives the lease to the next one, or back.
+    fn hold(&self, seat: Seat, lease: Option<Handed>, seen: &Seen) {
+        let now = Instant::now();
+        if lease.is_some() {
+            bump(&seen.handed_on);
+        } else {
+            seat.set_at(Situation::Held(now.saturating_add(TTL)), now);
+        }
+        assert!(!self.at_work.swap(true, Relaxed), "two at work");
+        thread::yield_now();
+        assert!(self.at_work.swap(false, Relaxed));
+        bump(&seen.turns);
+        let mut lease = lease.unwrap_or_else(|| Handed {
+            token: Token::fresh().unwrap(),
+            chain: Chain::new(1, now, TTL),
+            deadline: now.saturating_add(TTL),
+            label: "k",
+        });
+        lease.chain = lease.chain.next(TTL);
+        if thread_rng().gen_bool(0.1) {
+            // It is over: nobody may have it.
+            lease.deadline = now;
+        }
+        if let Err(seat) = seat.hand_on(lease, now) {
+            bump(&seen.given_back);
+            lease.give_back(seat, now);
+        }
+    }
+}
+
+fn bump(count: &AtomicUsize) {
+    count.fetch_add(1, Relaxed);
+}
+
+fn schedule(seen: &Arc<Seen>, drained: bool) {
+    let process = Arc::new(Process::new());
+    let mut tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (process, seen) = (Arc::clone(&process), Arc::clone(seen));
+            thread::spawn(move || (0..TURNS).for_each(|_| process.visit(&seen)))
+        })
+        .collect();
+    if drained {
+        let process = Arc::clone(&process);
+        tasks.push(thread::spawn(move || process.registry.drain()));
+    }
+    let janitor = Arc::clone(&process.janitor);
+    let sweeping = thread::spawn(move || block_on(janitor.run(Arc::new(MemoryStore::new()))));
+    for task in tasks {
+        task.join().unwrap();
+    }
+    process.janitor.close();
+    sweeping.join().unwrap();
+    assert_eq!(process.registry.len(), 0, "a key is left in the registry");
+    assert_eq!(process.janitor.backlog(), 0, "a token is not settled");
+}
+
+/// No task waits for ever, no two are at work at once, nothing is left in the registry.
+#[test]
+fn no_schedule_loses_a_wake_up_a_seat_or_an_entry() {
+    let schedules = std::env::var("LOCK_SCHEDULES").map_or(2_000, |text| text.parse().unwrap());
+    let seen = Arc::new(Seen::default());
+    for drained in [false, true] {
+        let counted = Arc::clone(&seen);
+        shuttle::check_random(move || schedule(&counted, drained), schedules);
+        let counted = Arc::clone(&seen);
+        shuttle::check_pct(move || schedule(&counted, drained), schedules, 3);
+    }
+    let events = [
+        ("turns", &seen.turns),
+        ("leases handed on", &seen.handed_on),
+        ("claims taken over", &seen.claims_taken_over),
+        ("waits dropped", &seen.waits_dropped),
+        ("leases given back", &seen.given_back),
+        ("tries refused", &seen.refused),
+    ];
+    let mut counts = serde_json::Map::new();
+    for (event, count) in events {
+        let count = count.load(Relaxed);
+        assert!(count > 0, "it never came to `{event}`");
+        counts.insert(event.into(), count.into());
+    }
+    let Some(path) = std::env::var_os("LOCK_FAULTS_REPORT") else { return };
+    let line = serde_json::json!({
+        "experiment": 5,
+        "name": "no two at work at once, nobody waits for ever, nothing left in the registry",
+        "fault": "tasks of a process in many interleavings: dropped waits, hand-offs, leases that are over, drains",
+        "runs": 4 * schedules, "events": counts, "violations": 0,
+    });
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
