@@ -3,8 +3,9 @@
 CARGO ?= cargo
 NEED := .ci/need
 SEEDS ?= 20000
+SCHEDULES ?= 25000
 
-.PHONY: help demo test test-interop test-browser test-nginx lint doc bench bench-quick faults faults-quick sim zoo
+.PHONY: help demo test test-interop test-browser test-nginx lint doc bench bench-quick faults faults-quick schedules sim zoo
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,10 @@ faults-quick: ## The same in a small dose; writes into target/ (ARGS="--help")
 sim: ## The real client on a simulated network, by seed (SEEDS=20000)
 	@$(NEED) redis-server
 	LOCK_SIM_SEEDS=$(SEEDS) $(CARGO) test --profile programme --package lock-tests --all-features --test sim
+
+schedules: ## Tasks of one process on one key, in many interleavings (SCHEDULES=25000, of each of four kinds)
+	LOCK_SCHEDULES=$(SCHEDULES) RUSTFLAGS="--cfg lock_shuttle" $(CARGO) test --package lock-core --no-default-features \
+		--features test-util --target-dir target/schedules --lib schedules
 
 zoo: ## Known bugs, brought back one at a time: the tests must notice each (ARGS="--list")
 	@$(NEED) redis-server

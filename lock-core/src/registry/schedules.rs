@@ -3,6 +3,9 @@
 //! Each wants the key a few times and ends in one of the ways there are. A scheduler of its own decides who goes on at each lock;
 //! it notices when nobody can. Experiment 5 of the programme of faults.
 
+// Tests fail by panicking.
+#![allow(clippy::unwrap_used)]
+
 use std::future::poll_fn;
 use std::io::Write;
 use std::pin::pin;
@@ -62,7 +65,11 @@ impl Process {
         match self.registry.stand(&self.address, wants) {
             Ok(Stand::Seated(seat)) => self.claim(seat, None, seen),
             Ok(Stand::InLine(mut waiter)) => {
-                let polls = if thread_rng().gen_bool(0.3) { thread_rng().gen_range(0..3) } else { usize::MAX };
+                let polls = if thread_rng().gen_bool(0.3) {
+                    thread_rng().gen_range(0..3)
+                } else {
+                    usize::MAX
+                };
                 let mut polled = 0;
                 let turn = block_on(async {
                     let mut timer = pin!(Deadline::default());

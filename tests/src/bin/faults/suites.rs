@@ -50,6 +50,22 @@ pub(crate) const SUITES: &[Suite] = &[
         },
     },
     Suite {
+        name: "schedules",
+        about: "tasks of one process, in many interleavings",
+        quick: Dose {
+            words: "8,000 schedules",
+            seconds: 30,
+            variables: &[("LOCK_SCHEDULES", "2000")],
+            ..SMALL
+        },
+        full: Dose {
+            words: "100,000 schedules",
+            seconds: 180,
+            variables: &[("LOCK_SCHEDULES", "25000")],
+            ..SMALL
+        },
+    },
+    Suite {
         name: "sim",
         about: "the real client on a simulated network and clock",
         quick: Dose {
@@ -139,16 +155,27 @@ impl Suite {
         match self.name {
             "zoo" => command.args(["run", "--bin", "zoo"]),
             "crowd" => command.args(["test", "--test", "faults"]),
+            "schedules" => command.args(["test", "--lib", "schedules"]),
             test => command.args(["test", "--test", test]),
         };
-        command.args(["--package", "lock-tests", "--all-features"]);
+        if self.name == "schedules" {
+            // Built apart, since everything is built anew for it.
+            command.args(["--package", "lock-core", "--no-default-features"]);
+            command.args(["--features", "test-util", "--target-dir", "target/schedules"]);
+            command.env("RUSTFLAGS", "--cfg lock_shuttle");
+        } else {
+            command.args(["--package", "lock-tests", "--all-features"]);
+        }
         let Dose { words: _, seconds: _, profile, variables, arguments } = self.dose(quick);
         if let Some(profile) = profile {
             command.args(["--profile", profile]);
         }
         // What the caller set is for one suite at most, and no dose of this run.
         command.env_remove("LOCK_TESTS_DOSE").env_remove("LOCK_SIM_SEEDS");
-        command.env_remove("LOCK_SIM_SEED").envs(variables.iter().copied());
+        command
+            .env_remove("LOCK_SIM_SEED")
+            .env_remove("LOCK_SCHEDULES")
+            .envs(variables.iter().copied());
         command.arg("--").args(*arguments);
         command
     }
