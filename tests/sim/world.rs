@@ -51,8 +51,8 @@ const FAULTS_BEGIN: u64 = 3_000;
 /// Answers are lost from within this time on, when all clients are still at work.
 const ANSWERS_LOST: u64 = 500;
 const LONGEST_FAULT: u64 = 2_500;
-/// When the last fault is over, all turns end within this time.
-const ALL_SERVED: Duration = Duration::from_secs(60);
+/// When the last fault is over, all turns end within this time, and what a claim without a deadline of its own may leave.
+const ALL_SERVED: Duration = Duration::from_secs(100);
 /// And what was given up is released this soon.
 const SETTLED: Duration = Duration::from_secs(5);
 /// If a claim had no deadline of its own, it may be on its way for half a minute.
