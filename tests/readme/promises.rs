@@ -160,5 +160,6 @@ fn sources() -> String {
     }
     let mut all = String::new();
     add(&root().join("tests"), &mut all);
+    add(&root().join("lock-core/src"), &mut all);
     all
 }
