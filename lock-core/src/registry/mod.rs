@@ -224,7 +224,8 @@ impl From<Situation> for Error {
     }
 }
 
-#[cfg(all(test, not(lock_shuttle)))]
+#[cfg(test)]
+#[cfg(not(lock_shuttle))]
 mod tests {
     use std::time::Duration;
 
