@@ -102,10 +102,10 @@ async fn all(wish: &Wish, root: &Path) -> Option<Report> {
             Ended::Well => true,
             Ended::Badly => false,
         };
-        let lines = report.add_lines(&std::fs::read_to_string(&lines).unwrap());
+        let told = report.add_lines(&std::fs::read_to_string(&lines).unwrap());
         let (name, dose, took) = (suite.name, dose.words, start.elapsed());
         progress.end(passed);
-        report.suites.push(Ran { name, dose, took, passed, lines });
+        report.suites.push(Ran { name, dose, took, passed, told });
     }
     Some(report)
 }

@@ -19,8 +19,16 @@ pub(crate) struct Ran {
     pub(crate) dose: &'static str,
     pub(crate) took: Duration,
     pub(crate) passed: bool,
-    /// How much its experiments told. One that tells nothing proves nothing.
+    pub(crate) told: Told,
+}
+
+/// What the experiments of a suite told.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Told {
+    /// A suite that tells nothing proves nothing.
     pub(crate) lines: usize,
+    /// How many of them are violations or missed mutants.
+    pub(crate) bad: usize,
 }
 
 #[derive(Default)]
@@ -37,34 +45,42 @@ struct Mutant {
 }
 
 impl Report {
-    /// Takes in what a suite reported, a JSON object in each line, and counts the lines.
-    pub(crate) fn add_lines(&mut self, lines: &str) -> usize {
+    /// Takes in what a suite reported, a JSON object in each line.
+    pub(crate) fn add_lines(&mut self, lines: &str) -> Told {
+        let mut told = Told::default();
         for line in lines.lines() {
+            told.lines += 1;
             let line: Value = serde_json::from_str(line).unwrap();
             let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
             if line.get("mutant").is_some() {
                 let caught = line["caught"].as_bool().unwrap();
                 let mutant = Mutant { bug: text("bug"), by: text("by"), caught };
+                told.bad += usize::from(!caught);
                 self.mutants.insert(text("mutant"), mutant);
                 continue;
             }
             let key = (line["experiment"].as_u64().unwrap(), text("name"), text("fault"));
             let tally = self.experiments.entry(key).or_default();
             tally.runs += line["runs"].as_u64().unwrap();
-            tally.violations += line["violations"].as_u64().unwrap();
+            let violations = line["violations"].as_u64().unwrap();
+            tally.violations += violations;
+            told.bad += usize::from(violations > 0);
             for (event, count) in line["events"].as_object().unwrap() {
                 *tally.events.entry(event.clone()).or_default() += count.as_u64().unwrap();
             }
         }
-        lines.lines().count()
+        told
     }
 
     fn events(&self) -> u64 {
         self.experiments.values().flat_map(|tally| tally.events.values()).sum()
     }
 
+    /// Those of the experiments. A suite that fails without one had a test that reports nothing, or did not come to its end.
     fn violations(&self) -> u64 {
-        self.experiments.values().map(|tally| tally.violations).sum()
+        let silent = self.suites.iter().filter(|suite| !suite.is_good() && suite.told.bad == 0);
+        let told: u64 = self.experiments.values().map(|tally| tally.violations).sum();
+        told + silent.count() as u64
     }
 
     fn caught(&self) -> usize {
@@ -134,7 +150,7 @@ impl Report {
 
 impl Ran {
     pub(crate) fn is_good(&self) -> bool {
-        self.passed && self.lines > 0
+        self.passed && self.told.lines > 0
     }
 }
 
@@ -158,9 +174,9 @@ mod tests {
     /// A run of one suite that ended so, and reported this.
     fn after(lines: &[&str], passed: bool) -> Report {
         let mut report = Report::default();
-        let lines = report.add_lines(&lines.join("\n"));
+        let told = report.add_lines(&lines.join("\n"));
         let took = Duration::from_secs(5);
-        report.suites.push(Ran { name: "s", dose: "small", took, passed, lines });
+        report.suites.push(Ran { name: "s", dose: "small", took, passed, told });
         report
     }
 
@@ -197,8 +213,13 @@ mod tests {
 
     #[test]
     fn a_suite_that_fails_or_says_nothing_goes_unnoticed() {
-        assert!(!after(&[HELD], false).is_good());
-        assert!(!after(&[], true).is_good());
+        for report in [after(&[HELD, CAUGHT], false), after(&[], true)] {
+            assert!(!report.is_good());
+            assert!(report.sum().contains(" 1 violations, "), "{}", report.sum());
+        }
+        // Nor is one counted twice.
+        assert!(after(&[HELD, BROKEN], false).sum().contains(" 1 violations, "));
+        assert!(after(&[HELD, MISSED], false).sum().contains(" 0 violations, 0 of 1 mutants"));
         assert!(!Report::default().is_good());
         let mut report = after(&[HELD], true);
         report.suites.extend(after(&[], true).suites);
