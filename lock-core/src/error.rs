@@ -66,7 +66,8 @@ pub enum ErrorKind {
     NoRuntime,
     /// The store could not be asked, or said that it cannot serve: nothing was done.
     Unavailable,
-    /// The store was asked and did not answer in time: it may or may not have acted.
+    /// The store was asked, and did not answer in time or with an error that does not say what it did: it may or may not have
+    /// acted.
     ///
     /// A lock that this leaves behind is released in the background as soon as the store answers.
     Unknown,

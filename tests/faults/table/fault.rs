@@ -67,6 +67,8 @@ pub(super) enum Class {
     NotNow,
     /// That is said, though something was done.
     HalfDone,
+    /// It may have been done, or not: that is not said.
+    Vague,
     /// Nothing was done, nor will be until somebody changes the configuration.
     Forbidden,
     /// Nor can it be by this user.
@@ -174,9 +176,9 @@ const ODD: [Odd; 39] = [
         bytes.extend(b"\r\n");
         bytes
     }),
-    Odd::of(Class::HalfDone, "an error behind the deed", || b"-ERR in the middle\r\n".into()),
+    Odd::of(Class::Vague, "an error behind the deed", || b"-ERR in the middle\r\n".into()),
     Odd::of(Class::HalfDone, "no memory behind the deed", || b"-OOM in the middle\r\n".into()),
-    Odd::of(Class::HalfDone, "a bulk error", || b"!13\r\nERR no matter\r\n".into()),
+    Odd::of(Class::Vague, "a bulk error", || b"!13\r\nERR no matter\r\n".into()),
     Odd::of(Class::Silence, "a bulk string that does not end", || b"$1000000\r\nno more".into()),
     Odd::of(Class::Silence, "an array that does not end", || b"*9\r\n:1\r\n".into()),
     Odd::of(Class::Silence, "a line that does not end", || b"+OK".into()),
@@ -252,6 +254,8 @@ impl Fault {
                 Some("NOPERM") => Class::Forbidden,
                 Some("WRONGTYPE") => Class::WrongType,
                 Some("NOSCRIPT") => Class::UnknownScript,
+                Some("ERR") if error.contains("unknown command") => Class::NotNow,
+                Some("ERR" | "EXECABORT" | "NOPROTO" | "UNKILLABLE" | "" | "lower") => Class::Vague,
                 _ => Class::NotNow,
             },
             Self::Odd(odd) => odd.class,

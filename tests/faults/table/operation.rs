@@ -167,7 +167,7 @@ impl Operation {
     pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
         use Class::{
             Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, NoSuchUser, Nonsense, NotNow,
-            Silence, UnknownScript, WrongType,
+            Silence, UnknownScript, Vague, WrongType,
         };
         use End::{Done, Lost, NotInTime, Unavailable, Unknown, WrongKind};
         use LostReason::{Expired, TakenByOther};
@@ -182,6 +182,8 @@ impl Operation {
             // To those who asked it is an error as any other, but for the one who tells when it was done.
             (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
             (_, HalfDone, _) => self.allowed(NotNow, times),
+            (Greet | AskTime | Subscribe, Vague, _) => self.allowed(NotNow, times),
+            (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Vague, _) => &[Unknown],
             // Some garbage is as good as an answer that is not looked at.
             (Greet, Nonsense, _) => &[Done],
             (CheckInfo, Nonsense, _) => &[Unknown],
@@ -193,7 +195,7 @@ impl Operation {
 
             // One claim, and one more if the connection breaks.
             (TryLock, Break | UnknownScript, Once) => &[Done],
-            (TryLock, Silence | Garbage, _) | (TryLock, Break, Always) => &[Unknown],
+            (TryLock, Silence | Garbage | Vague, _) | (TryLock, Break, Always) => &[Unknown],
             (TryLock, NotNow | Forbidden | NoSuchUser | UnknownScript, _) => &[Unavailable],
             (TryLock | Lock | Queue, WrongType, _) => &[WrongKind],
 
@@ -203,13 +205,13 @@ impl Operation {
             (Lock | Queue, NotNow | UnknownScript, Always) => &[Unavailable],
             // What comes last is told: that may be a connection that cannot be had.
             (Lock | Queue, Silence, Always) => &[Unknown, Unavailable],
-            (Lock | Queue, Break | Garbage, Always) => &[Unknown],
+            (Lock | Queue, Break | Garbage | Vague, Always) => &[Unknown],
 
             // Two attempts. The second tells what the first one did.
             (Release, WrongType, _) => &[NotInTime(Released::TakenByOther)],
             (Release, Silence, _) => &[Done, Unknown],
             (Release, _, Once) => &[Done],
-            (Release, Break | Garbage, Always) => &[Unknown],
+            (Release, Break | Garbage | Vague, Always) => &[Unknown],
             (Release, NotNow | Forbidden | NoSuchUser | UnknownScript, Always) => &[Unavailable],
 
             // Renewed until the deadline.
@@ -218,7 +220,7 @@ impl Operation {
             (Renew, _, Always) => &[Lost(Expired)],
 
             (Extend, Break | UnknownScript, Once) => &[Done],
-            (Extend, Silence | Garbage, _) | (Extend, Break, Always) => &[Unknown],
+            (Extend, Silence | Garbage | Vague, _) | (Extend, Break, Always) => &[Unknown],
             (Extend, NotNow | Forbidden | NoSuchUser | UnknownScript, _) => &[Unavailable],
 
             // Messages only make it faster.

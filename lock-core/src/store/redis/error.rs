@@ -84,16 +84,20 @@ impl Fault {
             Self::Refused(error) => matches!(
                 code(error),
                 Some(
-                    "BUSY"
+                    "ASK"
+                        | "BUSY"
                         | "CLUSTERDOWN"
+                        | "CROSSSLOT"
                         | "LOADING"
                         | "LOCK"
                         | "MASTERDOWN"
                         | "MISCONF"
+                        | "MOVED"
                         | "NOAUTH"
                         | "NOREPLICAS"
                         | "NOSCRIPT"
                         | "READONLY"
+                        | "TRYAGAIN"
                         | "WRONGPASS"
                         | "WRONGTYPE"
                 )
@@ -123,10 +127,17 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
     CODES.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
 }
 
-/// Whether a permission is missing for the call itself, rather than for a command of its script.
+/// Whether the call itself was refused, for want of a permission or because the server does not know it, rather than a command
+/// of its script.
 fn is_about_the_call(error: &RedisError) -> bool {
-    error.code() == Some("NOPERM")
-        && error.detail().is_some_and(|detail| !IN_A_SCRIPT.iter().any(|it| detail.starts_with(it)))
+    let detail = error.detail();
+    match error.code() {
+        Some("NOPERM") => {
+            detail.is_some_and(|detail| !IN_A_SCRIPT.iter().any(|it| detail.starts_with(it)))
+        }
+        Some("ERR") => detail.is_some_and(|detail| detail.starts_with("unknown command")),
+        _ => false,
+    }
 }
 
 /// The error without what some servers repeat in theirs: the beginning of a command that they do not know, with keys and
@@ -162,6 +173,9 @@ pub(super) fn is_about_a_key(error: &RedisError) -> bool {
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
+        // Without memory our scripts get no further than their first write. The token is ended in any case.
+        let undone = fault.is_without_effect()
+            || matches!(&fault, Fault::Refused(error) if code(error) == Some("OOM"));
         let error = match fault {
             Fault::Silent(_) if mutant!("timeout-is-busy") => {
                 return Self::busy(std::time::Duration::ZERO);
@@ -190,7 +204,7 @@ impl From<Fault> for Error {
             Some("BUSY") => "redis is busy with somebody's script",
             _ => "redis refused the command",
         };
-        Self::unavailable(what, error)
+        if undone { Self::unavailable(what, error) } else { Self::unknown(what, error) }
     }
 }
 
@@ -221,6 +235,29 @@ mod tests {
         ] {
             let fault = refused(code, detail);
             assert!(!fault.is_without_effect() && fault.is_permanent(), "{code} {detail}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_does_not_say_whether_something_was_done_is_unknown() {
+        for (code, detail) in [
+            ("ERR", "upstream failure"),
+            (
+                "ERR",
+                "Error running script: user_script:1: Unknown Redis command called from script",
+            ),
+            ("EXECABORT", "Transaction discarded because of previous errors."),
+            ("NOPERM", "ACL failure in script: User u has no permissions to run the 'set' command"),
+        ] {
+            assert!(Error::from(refused(code, detail)).is_unknown(), "{code} {detail}");
+        }
+        for (code, detail) in [
+            ("ERR", "unknown command 'EVALSHA', with args beginning with: "),
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("MOVED", "3999 127.0.0.1:1"),
+        ] {
+            let error = Error::from(refused(code, detail));
+            assert!(error.is_unavailable() && !error.is_unknown(), "{code} {detail}");
         }
     }
 
