@@ -227,6 +227,33 @@ async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
     }
 }
 
+/// The connection breaks while a waiter claims: the claim is repeated on another one, where nobody listens yet.
+#[tokio::test]
+async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (holder, waiter) = (client(&server.url()).await, client(&proxy.url()).await);
+    for round in 0..3 {
+        let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        let waiting = tokio::spawn(waiter.mutex("k").with_wait(ms(60_000)).lock());
+        eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+        let (claims, heard) = (proxy.seen(Op::Acquire), proxy.seen(Op::Message));
+        let cut_off = proxy.rule(Op::Acquire, Action::CloseAfter).once();
+        eventually("it claims again, twice", ms(5_000), || {
+            cut_off.hits() == 1 && proxy.seen(Op::Acquire) >= claims + 2
+        })
+        .await;
+        // Sooner than it would claim by itself.
+        eventually("its inbox is back", ms(500), || server.inboxes().len() == 1).await;
+        eventually("it has its place", ms(500), || server.queued("k") == 1).await;
+        guard.release().await.unwrap();
+        let (guard, took) = within("the lock", ms(10_000), waiting).await;
+        assert!(took < AT_ONCE, "round {round}: {took:?}");
+        assert_eq!(proxy.seen(Op::Message), heard + 1);
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
 /// A wait begins on a connection that nobody knows to be broken, where the inbox would have to be subscribed anew.
 #[tokio::test]
 async fn a_wait_that_begins_on_a_broken_connection_hangs() {

@@ -101,8 +101,7 @@ impl RedisStore {
                     None => continue,
                 },
                 Event::Lost => {
-                    // Spread, since all who wait hear of it.
-                    wait.next = Instant::now().saturating_add(jittered(FAILURE_PAUSE / 4));
+                    wait.next = after_a_loss(Instant::now());
                     continue;
                 }
                 Event::Over => match wait.last_word() {
@@ -261,6 +260,7 @@ impl<'a> Wait<'a> {
                 longest_pause(queued.told, self.claim.ttl, store) * 3 + TICKET_SLACK,
             ),
         });
+        let mut lost = false;
         let met = {
             let mut claimed = pin!(store.claim(self.claim, place.as_ref(), until));
             loop {
@@ -276,8 +276,8 @@ impl<'a> Wait<'a> {
                             break Met::Grant(grant);
                         }
                     }
-                    // The claim is answered, or fails, by itself.
-                    News::Lost => {}
+                    // The claim is answered, or fails, by itself, perhaps after an attempt on another connection.
+                    News::Lost => lost = true,
                 }
             }
         };
@@ -308,6 +308,10 @@ impl<'a> Wait<'a> {
                 self.known = Some((Progress::Busy(taken.left), now));
                 let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
                 self.next = now.saturating_add(queued.pause(taken, place, self.claim.ttl, store));
+                if lost {
+                    // Where it was answered nobody listens yet.
+                    self.next = self.next.min(after_a_loss(now));
+                }
                 queued.waiter.queued(ticket, us, sent);
                 let verdict = queued.waiter.early(now);
                 match self.act_on(verdict) {
@@ -411,6 +415,11 @@ impl Queued {
         }
         pause.min(taken.left.saturating_add(AFTER_EXPIRY))
     }
+}
+
+/// When to ask again after the connection was lost: spread, since all who wait hear of it.
+fn after_a_loss(now: Instant) -> Instant {
+    now.saturating_add(jittered(FAILURE_PAUSE / 4))
 }
 
 /// The longest pause between two claims, for a token that is told of its grant or is not.
