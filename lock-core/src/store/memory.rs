@@ -41,6 +41,8 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct State {
     locks: HashMap<Name, Lock>,
+    /// With so many names, those whose time is over are looked for.
+    crowded: usize,
     fence: u64,
 }
 
@@ -86,11 +88,7 @@ impl MemoryStore {
     #[must_use]
     pub fn len(&self) -> usize {
         let mut state = self.lock();
-        let now = Instant::now();
-        state.locks.retain(|_, lock| {
-            lock.expire(now);
-            !lock.is_idle()
-        });
+        state.forget_expired(Instant::now());
         state.locks.len()
     }
 
@@ -106,11 +104,13 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants the lock to `claim` if it is free and nobody else is first in line; else says for how long it is taken.
-    fn ask(&self, claim: &Claim) -> Result<Grant, Duration> {
+    /// Grants the lock to `claim` if it is free and nobody else is first in line; else says for how long it is taken. Who does
+    /// not `stay` leaves the line in the same moment, or the lock might be handed to one who is gone.
+    fn ask(&self, claim: &Claim, stay: bool) -> Result<Grant, Duration> {
         let now = Instant::now();
         let mut state = self.lock();
-        let State { locks, fence } = &mut *state;
+        state.make_room(now);
+        let State { locks, fence, .. } = &mut *state;
         let lock = locks.entry(claim.name.clone()).or_default();
         lock.expire(now);
         if lock.holder.is_none() {
@@ -120,17 +120,22 @@ impl MemoryStore {
                 lock.grant(claim.token, claim.ttl, now, fence);
             } else {
                 lock.wake_first();
-                return Err(Duration::ZERO);
             }
         }
-        match &mut lock.holder {
-            Some(holder) if holder.token == claim.token && !holder.spent => {
-                holder.expires = holder.expires.max(now.saturating_add(claim.ttl));
-                Ok(Grant::new(holder.fence, now, claim.ttl))
-            }
-            Some(holder) => Err(holder.expires.saturating_since(now)),
-            None => Err(Duration::ZERO),
+        if let Some(holder) = &mut lock.holder
+            && holder.token == claim.token
+            && !holder.spent
+        {
+            holder.expires = holder.expires.max(now.saturating_add(claim.ttl));
+            return Ok(Grant::new(holder.fence, now, claim.ttl));
         }
+        if !stay {
+            lock.leave(claim.token);
+        }
+        Err(lock
+            .holder
+            .as_ref()
+            .map_or(Duration::ZERO, |holder| holder.expires.saturating_since(now)))
     }
 
     /// Takes a place in line; the first in line is woken when the lock becomes free.
@@ -153,13 +158,12 @@ impl MemoryStore {
         let turn = self.queue(claim);
         let _place = Place { store: self, claim };
         loop {
-            let left = match self.ask(claim) {
+            let over = waiting.is_over();
+            let left = match self.ask(claim, !over) {
                 Ok(grant) => return Ok(grant),
+                Err(left) if over => return Err(Refusal::settled(Error::busy(left))),
                 Err(left) => left,
             };
-            if waiting.is_over() {
-                return Err(Refusal::settled(Error::busy(left)));
-            }
             waiting.report(Progress::Busy(left));
             let expiry = Instant::now().saturating_add(left.max(SHORTEST_NAP));
             tokio::select! {
@@ -173,6 +177,9 @@ impl MemoryStore {
 
 /// A waiter that is not first finds a free lock for the moment that the first one takes to wake up.
 const SHORTEST_NAP: Duration = Duration::from_millis(1);
+
+/// So many names are no crowd.
+const FEW: usize = 64;
 
 /// A place in line, left when the waiting future ends or is dropped.
 struct Place<'a> {
@@ -192,6 +199,24 @@ impl Drop for Place<'_> {
             if lock.is_idle() {
                 state.locks.remove(&self.claim.name);
             }
+        }
+    }
+}
+
+impl State {
+    /// Forgets what is over and was not released.
+    fn forget_expired(&mut self, now: Instant) {
+        self.locks.retain(|_, lock| {
+            lock.expire(now);
+            !lock.is_idle()
+        });
+    }
+
+    /// The same, now and then.
+    fn make_room(&mut self, now: Instant) {
+        if self.locks.len() >= self.crowded.max(FEW) {
+            self.forget_expired(now);
+            self.crowded = self.locks.len() * 2;
         }
     }
 }
@@ -226,7 +251,9 @@ impl Lock {
 
 impl Store for MemoryStore {
     fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
-        Box::pin(async move { self.ask(claim).map_err(|left| Refusal::settled(Error::busy(left))) })
+        Box::pin(async move {
+            self.ask(claim, false).map_err(|left| Refusal::settled(Error::busy(left)))
+        })
     }
 
     fn acquire<'a>(
@@ -235,7 +262,7 @@ impl Store for MemoryStore {
         waiting: &'a Waiting<'a>,
     ) -> BoxFuture<'a, Result<Grant, Refusal>> {
         Box::pin(async move {
-            match self.ask(claim) {
+            match self.ask(claim, true) {
                 Ok(grant) => Ok(grant),
                 Err(_) => self.wait(claim, waiting).await,
             }
@@ -276,7 +303,7 @@ impl MemoryStore {
     fn release_one(&self, release: &Release) -> ReleaseOutcome {
         let now = Instant::now();
         let mut state = self.lock();
-        let State { locks, fence } = &mut *state;
+        let State { locks, fence, .. } = &mut *state;
         let Some(lock) = locks.get_mut(&release.name) else { return ReleaseOutcome::Nobody };
         lock.expire(now);
         let outcome = match &mut lock.holder {
