@@ -150,6 +150,13 @@ impl Janitor {
         self.wake.notify_one();
     }
 
+    /// The client is gone, and so is the runtime of the task: nobody will work here again.
+    pub(crate) fn abandon(&self) {
+        let jobs = std::mem::take(&mut self.lock().waiting);
+        // Not under the lock: each tells those behind it.
+        drop(jobs);
+    }
+
     /// How many tokens are not settled yet.
     pub(crate) fn backlog(&self) -> usize {
         self.lock().backlog
@@ -258,7 +265,7 @@ impl Work<'_> {
         job.attempts = job.attempts.saturating_add(1);
         let answer = {
             let mut release = store.release(&job.release);
-            // The first poll hands the command over. What this process sends for the key from then on comes behind it,
+            // The first poll hands the command over, if there is a connection. What this process sends for the key from then on comes behind it,
             // so the next in line need not wait for the answer: its claim may go in the same write.
             let first = poll_fn(|cx| Poll::Ready(release.poll_unpin(cx))).await;
             drop(job.seat.take());
@@ -330,7 +337,10 @@ impl Work<'_> {
 
 impl Drop for Work<'_> {
     fn drop(&mut self) {
-        if let Some(job) = self.job.take() {
+        // With the client gone nobody starts the task again.
+        if let Some(job) = self.job.take()
+            && !self.janitor.closed.load(Ordering::Acquire)
+        {
             self.janitor.push(job);
         }
     }

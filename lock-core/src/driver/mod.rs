@@ -1,4 +1,4 @@
-//! The only place that spawns: two tasks per client.
+//! The two tasks of a client. A store may have some of its own.
 //!
 //! Their queues belong to the client, not to the tasks. The tasks run on the runtime of the client's first use,
 //! or on the one given to the builder; when that runtime is gone they are started again where the

@@ -40,6 +40,8 @@ struct Schedule {
     leases: BTreeMap<Due, Weak<Held>>,
     /// Those that are being renewed, by the number of the call that renews them.
     at_work: BTreeMap<u64, Vec<Weak<Held>>>,
+    /// Those that are on their way from there to here.
+    taken: Vec<Weak<Held>>,
     next_number: u64,
     /// Until when the task sleeps; `None`: until it is woken.
     asleep_until: Option<Instant>,
@@ -76,7 +78,7 @@ impl Renewer {
     /// All leases that are kept, those that are being renewed included.
     pub(crate) fn leases(&self) -> Vec<Arc<Held>> {
         let schedule = self.lock();
-        let at_work = schedule.at_work.values().flatten();
+        let at_work = schedule.at_work.values().flatten().chain(&schedule.taken);
         schedule.leases.values().chain(at_work).filter_map(Weak::upgrade).collect()
     }
 
@@ -102,6 +104,7 @@ impl Renewer {
                 at_work.push(self.renew(due, &*store));
                 due = rest;
             }
+            self.lock().taken.clear();
             let next = self.next();
             tokio::select! {
                 biased;
@@ -134,6 +137,7 @@ impl Renewer {
         }
     }
 
+    /// They are in `taken` until they have their place again, or a new one.
     fn take_due(&self) -> Vec<(Arc<Held>, Renewal)> {
         let horizon = Instant::now();
         let mut renewals = Vec::new();
@@ -149,7 +153,8 @@ impl Renewer {
                     // Regular renewals may be anticipated; deadlines may not, and the pause before a retry is meant.
                     Some(lease) if early && !lease.is_renewed_regularly() => return renewals,
                     lease => {
-                        first.remove();
+                        let gone = first.remove();
+                        schedule.taken.push(gone);
                         lease
                     }
                 }
