@@ -27,7 +27,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// |---|---|---|
 /// | another request holds the key | 409 with `Retry-After` | `ABORTED` |
 /// | the store is down or silent, the client is draining, too many requests wait | 503 with `Retry-After` | `UNAVAILABLE` |
-/// | the lock was lost while the handler ran | 503 | `UNAVAILABLE` |
+/// | the lock was lost while the handler ran, or the runtime ended meanwhile | 503 | `UNAVAILABLE` |
 /// | no key, or one that cannot be used | 400 | `INVALID_ARGUMENT` |
 /// | the layer or the store is set up wrongly | 500 | `INTERNAL` |
 ///
@@ -125,10 +125,12 @@ impl LockRejection {
                 | ErrorKind::Draining => Some(error.retry_after().unwrap_or(DEFAULT_RETRY_AFTER)),
                 _ => None,
             },
-            Reason::TooManyWaiters | Reason::Stopped => Some(DEFAULT_RETRY_AFTER),
-            Reason::NoKey | Reason::BadKey(_) | Reason::Misconfigured(_) | Reason::LostInBody => {
-                None
-            }
+            Reason::TooManyWaiters => Some(DEFAULT_RETRY_AFTER),
+            Reason::NoKey
+            | Reason::BadKey(_)
+            | Reason::Misconfigured(_)
+            | Reason::LostInBody
+            | Reason::Stopped => None,
         }
     }
 
