@@ -3,7 +3,8 @@
 //! A lease is a promise about elapsed time, so the clock must count the time that the machine
 //! spends suspended (the server's TTL runs on meanwhile) and must not follow the wall clock.
 //! Rust's own `Instant` stops in suspend on Linux, hence [`Instant`] here: `CLOCK_BOOTTIME` on Linux
-//! and Android, `CLOCK_MONOTONIC_RAW` on Apple's systems, the performance counter on Windows.
+//! and Android, `CLOCK_MONOTONIC_RAW` on Apple's systems, the performance counter on Windows. Other systems get Rust's own: there
+//! a lease is believed in for too long if the machine was suspended meanwhile.
 //!
 //! With the feature `test-util`, code that runs under a *paused* tokio clock reads that one, so that
 //! tests can let leases expire without waiting. An unpaused clock is never replaced.
@@ -176,7 +177,7 @@ mod boot {
     use std::sync::LazyLock;
     use std::time::{Duration, Instant};
 
-    // Windows' performance counter counts sleep, so the standard clock will do.
+    // Windows' performance counter counts sleep, so the standard clock will do. On other systems it may not.
     #[allow(clippy::disallowed_methods)]
     static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -197,7 +198,8 @@ mod paused {
     /// The time of a paused tokio clock, placed on the boot-time axis; `None` if the clock runs.
     ///
     /// tokio does not say whether its clock is paused, but two readings of a paused one are equal.
-    /// Two equal readings of a running clock do no harm: it stands at the same place of the axis.
+    /// Two equal readings of a running clock do no harm: it stands at the same place of the axis, unless the machine was suspended
+    /// since the first one.
     pub(super) fn now() -> Option<Duration> {
         tokio::runtime::Handle::try_current().ok()?;
         let (first, second) = (tokio::time::Instant::now(), tokio::time::Instant::now());

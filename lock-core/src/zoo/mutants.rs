@@ -382,7 +382,27 @@ pub(crate) const MUTANTS: &[Mutant] = &[
 
 /// Those that the simulation must notice, too, in a few of its seeds.
 #[allow(dead_code)] // as above
-pub(crate) const SIMULATED: &[&str] = &["deadline-from-the-reply"];
+pub(crate) const SIMULATED: &[&str] = &[
+    "deadline-from-the-reply",
+    "delete-without-compare",
+    "dropped-claim-is-forgotten",
+    "dropped-guard-is-left-to-its-ttl",
+    "failed-renewal-counts",
+    "fence-by-a-second-command",
+    "fence-without-a-floor",
+    "forgotten-script",
+    "grant-from-an-unanswered-claim",
+    "grant-from-its-receipt",
+    "grant-that-is-over",
+    "hand-off-with-the-same-fence",
+    "renewal-by-set",
+    "renewal-that-shortens",
+    "silent-connection-is-kept",
+    "ticket-kept-at-a-direct-grant",
+    "token-of-the-lock-object",
+    "unknown-is-granted",
+    "unlock-wakes-nobody",
+];
 
 /// The shipped scripts, in pieces.
 const SCRIPTS: [&str; 4] = [
