@@ -107,16 +107,6 @@ fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
     experiment.finish();
 }
 
-/// Far beyond those that are usually run.
-#[test]
-fn seeds_that_once_failed_hold() {
-    // Its last claims have no deadline of their own, and are on their way for half a minute each.
-    for seed in [86_617] {
-        let total = run("once failed", seed..seed + 1, |_| {});
-        assert!(total.counts.turns > 0);
-    }
-}
-
 /// Inside the margin nobody notices; outside it leases overlap, and the numbers of the grants protect what they lock.
 #[test]
 fn clocks_that_are_too_far_apart_let_leases_overlap_and_no_stale_write_through() {
