@@ -72,6 +72,9 @@ async fn main() -> ExitCode {
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
     std::fs::write(&to, report.to_markdown(wish.quick)).unwrap();
     eprintln!("\nwritten: {}", to.display());
+    for number in report.missing() {
+        eprintln!("experiment {number} was not run");
+    }
     for failed in report.suites.iter().filter(|suite| !suite.is_good()) {
         let how = if failed.passed { "reported no experiment" } else { "failed: see its output" };
         eprintln!("the suite {} {how}", failed.name);
@@ -87,7 +90,11 @@ async fn all(wish: &Wish, root: &Path) -> Option<Report> {
         |suite: &&Suite| wish.only.is_empty() || wish.only.iter().any(|name| name == suite.name);
     let suites: Vec<_> = SUITES.iter().filter(chosen).collect();
     let mut progress = Progress::new(suites.iter().map(|suite| suite.dose(wish.quick).seconds));
-    let mut report = Report::default();
+    let mut report = if wish.only.is_empty() {
+        Report::of_all_promises(&std::fs::read_to_string(root.join("tests/README.md")).unwrap())
+    } else {
+        Report::default()
+    };
     for suite in suites {
         let dose = suite.dose(wish.quick);
         progress.begin(suite.name, &format!("{}; dose: {}", suite.about, dose.words));

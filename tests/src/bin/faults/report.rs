@@ -1,6 +1,6 @@
 //! The report: what was injected, how often, and what came of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ pub(crate) struct Report {
     experiments: BTreeMap<(u64, String, String), Tally>,
     mutants: BTreeMap<String, Mutant>,
     pub(crate) suites: Vec<Ran>,
+    /// Without these it is not whole.
+    demanded: BTreeSet<u64>,
 }
 
 /// What became of a suite.
@@ -45,6 +47,22 @@ struct Mutant {
 }
 
 impl Report {
+    /// One that needs all experiments on which a promise of `readme` rests.
+    pub(crate) fn of_all_promises(readme: &str) -> Self {
+        let (_, table) = readme.split_once("## What is promised").unwrap();
+        let rows = table.lines().take_while(|line| !line.starts_with("## "));
+        let cells = rows.filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
+        let numbers =
+            cells.flat_map(|cell| cell.split(',')).filter_map(|it| it.trim().parse().ok());
+        Self { demanded: numbers.collect(), ..Self::default() }
+    }
+
+    /// The experiments that are demanded and told nothing.
+    pub(crate) fn missing(&self) -> Vec<u64> {
+        let told: BTreeSet<_> = self.experiments.keys().map(|(number, ..)| *number).collect();
+        self.demanded.difference(&told).copied().collect()
+    }
+
     /// Takes in what a suite reported, a JSON object in each line.
     pub(crate) fn add_lines(&mut self, lines: &str) -> Told {
         let mut told = Told::default();
@@ -76,11 +94,12 @@ impl Report {
         self.experiments.values().flat_map(|tally| tally.events.values()).sum()
     }
 
-    /// Those of the experiments. A suite that fails without one had a test that reports nothing, or did not come to its end.
+    /// Those of the experiments, and the experiments that were not run. A suite that fails without one had a test that reports
+    /// nothing, or did not come to its end.
     fn violations(&self) -> u64 {
         let silent = self.suites.iter().filter(|suite| !suite.is_good() && suite.told.bad == 0);
         let told: u64 = self.experiments.values().map(|tally| tally.violations).sum();
-        told + silent.count() as u64
+        told + (silent.count() + self.missing().len()) as u64
     }
 
     fn caught(&self) -> usize {
@@ -111,8 +130,8 @@ impl Report {
         let _ = writeln!(
             out,
             "Written by `{by}`; the doses are in the last table. The numbers on the left are those of the experiments in\n\
-             [README.md](README.md), which says what each promise rests on. A violation is a promise that did not hold; an\n\
-             experiment whose events did not happen fails.\n"
+             [README.md](README.md), which says what each promise rests on. A violation is a promise that did not hold, an\n\
+             experiment that was not run, or whose events did not happen, or a suite that failed without a word.\n"
         );
         let _ = writeln!(out, "**{}**\n", self.sum());
         out += "| | promised | fault | runs | events | violations |\n|--:|---|---|--:|---|--:|\n";
@@ -201,6 +220,19 @@ mod tests {
         assert_eq!(report.sum(), sum);
         // Another run of the same experiment that holds does not make up for it.
         assert!(!after(&[BROKEN, HELD, &BROKEN.replace(":1}", ":0}")], true).is_good());
+    }
+
+    #[test]
+    fn an_experiment_of_a_promise_is_left_out() {
+        let readme = "| no | 9 |\n## What is promised\n\n| promise | experiments | tests |\n|---|---|---|\n\
+                      | One | 7, 12 | `a` |\n| .. more |  | `b` |\n\n## Else\n| x | 8 | `c` |\n";
+        let mut report = Report::of_all_promises(readme);
+        report.suites = after(&[HELD], true).suites;
+        report.add_lines(HELD);
+        assert_eq!(report.missing(), [12]);
+        assert!(!report.is_good() && report.sum().contains(" 1 violations, "));
+        report.add_lines(&HELD.replace(":7,", ":12,"));
+        assert!(report.is_good());
     }
 
     #[test]
