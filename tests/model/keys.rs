@@ -15,6 +15,10 @@ const PIECES: [&str; 20] = [
 const LONG: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn value(random: &mut Random, before: &[String]) -> String {
+    if random.once_in(2_000) {
+        let len = 1_024 + usize::try_from(random.below(63 * 1_024)).unwrap();
+        return "x".repeat(len) + &random.below(9).to_string();
+    }
     match random.below(20) {
         // As long as what is kept as it is, or longer.
         0 => {
@@ -42,11 +46,12 @@ fn a_million_pairs_of_values_give_as_many_keys() {
     const SHORTENED: &str = "values shortened";
     const AGAIN: &str = "values that look like an encoded one";
     const REFUSED: &str = "empty values refused";
+    const LARGE: &str = "values of up to 64 kB";
     let mut experiment = Experiment::new(
         1,
         "different values give different keys, whose structure no value changes",
         "values with separators, braces, controls, escapes and digests of other values",
-        &[ESCAPED, SHORTENED, AGAIN, REFUSED],
+        &[ESCAPED, SHORTENED, AGAIN, REFUSED, LARGE],
     );
     let mut random = Random::new(1);
     let mut keys: HashMap<(u8, String), (String, String)> = HashMap::new();
@@ -54,6 +59,7 @@ fn a_million_pairs_of_values_give_as_many_keys() {
     let pairs = dose(100_000).min(1_000_000);
     for _ in 0..pairs {
         let (one, other) = (value(&mut random, &encoded), value(&mut random, &encoded));
+        experiment.saw(LARGE, [&one, &other].iter().filter(|value| value.len() > 1_024).count());
         let template = u8::try_from(random.below(3)).unwrap();
         let key: Result<Key, _> = match template {
             0 => key!("order:<one>:<other>"),

@@ -76,10 +76,10 @@ pub(crate) const SUITES: &[Suite] = &[
             arguments: ONE_AT_A_TIME,
         },
         full: Dose {
-            words: "100,000 seeds, the rest ten times",
-            seconds: 360,
+            words: "200,000 seeds, the rest ten times",
+            seconds: 700,
             profile: FAST,
-            variables: &[("LOCK_SIM_SEEDS", "100000"), ("LOCK_TESTS_DOSE", "10")],
+            variables: &[("LOCK_SIM_SEEDS", "200000"), ("LOCK_TESTS_DOSE", "10")],
             arguments: ONE_AT_A_TIME,
         },
     },
