@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard, Released};
-use lock_tests::{Experiment, RedisServer, client, client_with, eventually, ms};
+use lock_tests::{Experiment, Proxy, RedisServer, client, client_with, eventually, ms};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {
@@ -48,6 +48,32 @@ fn outside_a_runtime_there_are_errors_and_no_panics() {
     let guard = client.mutex("k").blocking_lock().unwrap();
     assert!(server.has("lock:k"));
     assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
+}
+
+/// A plain thread finds no connection, and makes one: it is there for all when the thread is done.
+#[test]
+fn a_connection_that_a_blocking_call_made_ends_with_it() {
+    let server = RedisServer::start();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (proxy, client) = runtime.block_on(async {
+        let proxy = Proxy::to(&server);
+        let client = client(&proxy.url()).await;
+        drop(client.mutex("other").lock().await.unwrap());
+        settled(&client).await;
+        (proxy, client)
+    });
+    for round in 1..=3 {
+        let before = proxy.connections();
+        let killed: i64 = server.cli("CLIENT KILL TYPE normal");
+        assert!(killed >= 1, "round {round}");
+        let guard = client.mutex("k").with_wait(ms(5_000)).blocking_lock().unwrap();
+        assert!(proxy.connections() > before, "round {round}: it had to make one");
+        let made = proxy.connections();
+        runtime.block_on(async { drop(client.mutex("other").lock().await.unwrap()) });
+        assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
+        runtime.block_on(settled(&client));
+        assert_eq!(proxy.connections(), made, "round {round}: it was lost");
+    }
 }
 
 /// Two runtimes, one after the other, share a client: what the first one left undone, the second one does.

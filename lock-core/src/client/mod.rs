@@ -13,7 +13,7 @@ pub use self::builder::LockClientBuilder;
 pub(crate) use self::drain::Active;
 pub use self::drain::Drained;
 use self::drain::HeldCount;
-use crate::driver::{Janitor, Renewer, Runtime};
+use crate::driver::{AtHome, Janitor, Renewer, Runtime};
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::mutex::Mutex;
@@ -143,6 +143,8 @@ impl Inner {
             .enable_all()
             .build()
             .map_err(|error| Error::unavailable("no runtime to wait in", error))?;
+        // This one ends with the call, and with it would what others use from then on.
+        let _home = AtHome::of(self.renewing.started());
         Ok(runtime.block_on(future))
     }
 }

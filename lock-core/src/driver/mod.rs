@@ -4,6 +4,7 @@
 //! or on the one given to the builder; when that runtime is gone they are started again where the
 //! client is used next, and what was queued is done then.
 
+mod home;
 mod janitor;
 mod renewer;
 
@@ -13,6 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 
+pub(crate) use self::home::AtHome;
+#[cfg(feature = "redis")]
+pub(crate) use self::home::home;
 pub(crate) use self::janitor::{Ending, Janitor, Job};
 pub(crate) use self::renewer::{Due, Renewer};
 use crate::error::{Error, ErrorKind};
@@ -22,17 +26,23 @@ use crate::error::{Error, ErrorKind};
 pub(crate) struct Runtime {
     chosen: Option<Handle>,
     alive: Arc<AtomicBool>,
-    starting: Mutex<()>,
+    /// Where they were started last.
+    started: Mutex<Option<Handle>>,
 }
 
 impl Runtime {
     pub(crate) fn new(chosen: Option<Handle>) -> Self {
-        Self { chosen, alive: Arc::default(), starting: Mutex::default() }
+        Self { chosen, alive: Arc::default(), started: Mutex::default() }
     }
 
     /// Whether the tasks run.
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
+    }
+
+    /// The runtime of the tasks, if they were ever started.
+    pub(crate) fn started(&self) -> Option<Handle> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The runtime for new tasks.
@@ -48,7 +58,8 @@ impl Runtime {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let _one_at_a_time = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time.
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_alive() {
             return Ok(());
         }
@@ -61,6 +72,7 @@ impl Runtime {
             let _sign = sign;
             task.await;
         });
+        *started = Some(handle);
         // A runtime that is gone drops what is spawned on it at once.
         if !self.is_alive() {
             return Err(Error::plain(
