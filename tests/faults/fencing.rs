@@ -128,3 +128,22 @@ async fn a_late_holder_overwrites_no_value_that_is_fenced() {
     assert_eq!(write(5, beyond(9_999_999_999_999_999_999)).await, Err(StaleFence));
     assert_eq!(server.get("balance").unwrap(), "4");
 }
+
+/// Nothing is written where nothing could be compared.
+#[tokio::test]
+async fn a_write_without_a_fence_of_its_own_is_refused() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let redis = redis::Client::open(server.url()).unwrap();
+    let mut redis = redis.get_multiplexed_async_connection().await.unwrap();
+    let guard = client.mutex("account").lock().await.unwrap();
+    let unfenced = client.mutex("other").without_fencing().lock().await.unwrap();
+    for (fence, token, why) in [
+        ("balance", guard.fencing_token(), "another key"),
+        ("balance:fence", unfenced.fencing_token(), "without fencing"),
+    ] {
+        let error = set_if_newer(&mut redis, "balance", fence, 1, token).await.unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    assert!(!server.has("balance") && !server.has("balance:fence"));
+}

@@ -21,8 +21,8 @@ static SET_IF_NEWER: LazyLock<Script> =
 ///
 /// # Errors
 ///
-/// The outer one if Redis fails, or if the lease has no fencing token ([`without_fencing`](crate::LockOptions::without_fencing));
-/// the inner one if a newer holder has written.
+/// The outer one if Redis fails, if the lease has no fencing token ([`without_fencing`](crate::LockOptions::without_fencing)), or
+/// if both keys are the same; the inner one if a newer holder has written.
 pub async fn set_if_newer<C: ConnectionLike + Send>(
     connection: &mut C,
     key: &str,
@@ -32,6 +32,10 @@ pub async fn set_if_newer<C: ConnectionLike + Send>(
 ) -> RedisResult<Result<(), StaleFence>> {
     if token == FencingToken::NONE {
         let why = "the lease was taken without fencing: it has no token to compare";
+        return Err(RedisError::from((ErrorKind::InvalidClientConfig, why)));
+    }
+    if key == fence_key {
+        let why = "the value would overwrite its own fence: `fence_key` must be another key";
         return Err(RedisError::from((ErrorKind::InvalidClientConfig, why)));
     }
     let mut call = SET_IF_NEWER.key(key);
