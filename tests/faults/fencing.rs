@@ -41,6 +41,7 @@ async fn a_lost_counter_does_not_make_numbers_smaller() {
     };
     let mut last = grant().await;
     for (foreign, left) in [("DEL", None), ("SET", Some("junk")), ("DEL", None)] {
+        assert!(server.get(COUNTER).is_some_and(|counter| counter.parse::<u64>().is_ok()));
         let command = format!("{foreign} {COUNTER} {}", left.unwrap_or_default());
         drop(server.cli::<redis::Value>(command.trim_end()));
         assert_eq!(server.get(COUNTER).as_deref(), left, "it is lost");
