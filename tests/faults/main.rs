@@ -28,5 +28,6 @@ mod release;
 mod renewal;
 mod stale_grant;
 mod table;
+mod told;
 mod upheaval;
 mod waiting;
