@@ -1,9 +1,14 @@
 //! Passwords and access control.
 
+use futures_util::FutureExt as _;
 use lock_core::store::RedisStore;
-use lock_core::testing::settled;
+use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
-use lock_tests::{Experiment, RedisServer, Trace, documented_user, ms, within};
+use lock_tests::{Experiment, Op, Proxy, RedisServer, Trace, documented_user, ms, within};
+
+/// All that a client may send.
+const COMMANDS: [Op; 8] =
+    [Op::Acquire, Op::Renew, Op::Release, Op::Hello, Op::Time, Op::Info, Op::Subscribe, Op::Other];
 
 async fn try_all(url: &str) -> Result<(), lock_core::Error> {
     let store = RedisStore::connect(url).await?;
@@ -139,6 +144,48 @@ async fn a_namespace_without_permission_is_an_error_at_once() {
     experiment.ran(1);
     experiment.saw("refusals", usize::try_from(refusals).unwrap());
     experiment.finish();
+}
+
+/// NOPERM on the calls themselves: a claim that is not let in did nothing, so nobody cleans up behind it.
+#[tokio::test]
+async fn a_call_that_is_not_permitted_is_followed_by_releases() {
+    let server = RedisServer::start();
+    let acl = documented_user();
+    for lacking in [&["+evalsha"][..], &["+eval"], &["+evalsha", "+eval"]] {
+        let () = server.cli(&format!("ACL SETUSER {} reset on", acl[0]));
+        let mut command = vec!["ACL", "SETUSER"];
+        command.extend(acl.iter().filter(|right| !lacking.contains(right)));
+        let () = server.connect().command(&command).unwrap();
+        let proxy = Proxy::to(&server);
+        // So that the text is asked for, too.
+        let () = server.cli("SCRIPT FLUSH");
+        let user = format!("redis://{}:password@", acl[0]);
+        let store = RedisStore::builder(proxy.url().replace("redis://", &user));
+        let client = LockClient::builder(store.connect_lazy().unwrap()).build().unwrap();
+        let () = server.cli("ACL LOG RESET");
+        server.reset_calls();
+        let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(20_000));
+        let sent = || COMMANDS.map(|op| proxy.seen(op)).iter().sum::<usize>();
+        for _ in 0..2 {
+            let (outcome, _) = within("an answer", ms(3_000), mutex.lock()).await;
+            let (at_once, _) = within("an answer", ms(3_000), mutex.try_lock()).await;
+            for error in [outcome.unwrap_err(), at_once.unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "without {lacking:?}: {error:?}");
+                assert!(error.to_string().contains("permission"), "without {lacking:?}: {error:?}");
+            }
+            assert!(Vitals::of(&client).is_idle(), "{:?}", Vitals::of(&client));
+            assert!(settled(&client).now_or_never().is_some(), "without {lacking:?}: it cleans up");
+        }
+        let (before, refused) = (sent(), server.errors("NOPERM"));
+        assert_eq!(refused, 4, "each claim is sent once");
+        assert_eq!(proxy.seen(Op::Release), 0);
+        // Longer than a release takes to be repeated.
+        tokio::time::sleep(ms(700)).await;
+        assert_eq!((sent(), server.errors("NOPERM")), (before, refused), "something is sent still");
+        let refusals: Vec<redis::Value> = server.cli("ACL LOG");
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!(server.remains().is_empty(), "{:?}", server.remains());
+    }
 }
 
 #[tokio::test]
