@@ -63,8 +63,8 @@ pub enum ErrorKind {
     },
     /// No client was given, and none is installed.
     NoClient,
-    /// The future was polled outside a tokio runtime, or the one that the client was given is gone, or a blocking call found that
-    /// the client's tasks run nowhere.
+    /// The future was polled outside a tokio runtime, or the one that the client was given is gone, or a blocking call found
+    /// that the client's tasks run nowhere.
     ///
     /// A release that ends so is made good where the client is used next.
     NoRuntime,

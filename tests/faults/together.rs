@@ -139,8 +139,8 @@ async fn a_key_of_another_type_spoils_the_claims_beside_it() {
     nothing_is_left(&server, &proxy, &client).await;
 }
 
-/// Places in queues are asked for together as well. To have found the lock taken before is no answer to a call that was cut off: it
-/// may be one's own by now.
+/// Places in queues are asked for together as well. To have found the lock taken before is no answer to a call that was cut
+/// off: it may be one's own by now.
 #[tokio::test]
 async fn a_call_for_places_that_is_cut_off_is_called_busy() {
     let server = RedisServer::start();

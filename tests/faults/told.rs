@@ -71,8 +71,8 @@ async fn served(waiters: Vec<Waiter>) -> Vec<MutexGuard> {
     guards
 }
 
-/// Redis writes first to the client that was last to get something to read, on whom everybody waits if that is the new holder. So
-/// whoever releases is sent an empty message first, if it listens on the connection that is answered.
+/// Redis writes first to the client that was last to get something to read, on whom everybody waits if that is the new holder.
+/// So whoever releases is sent an empty message first, if it listens on the connection that is answered.
 #[tokio::test]
 async fn the_answer_to_a_release_is_written_before_the_grant() {
     let server = RedisServer::start();

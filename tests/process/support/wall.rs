@@ -22,8 +22,8 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Builds what moves a clock, with the C compiler of the machine. `None`, and a word about it, if there is none and tests may
-    /// be skipped.
+    /// Builds what moves a clock, with the C compiler of the machine. `None`, and a word about it, if there is none and tests
+    /// may be skipped.
     pub(crate) fn build(ground: &Ground) -> Option<Self> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("process/support/wall_clock.c");
         let library = ground.path().join("wall_clock.so");
