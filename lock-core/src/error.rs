@@ -54,7 +54,8 @@ pub enum ErrorKind {
     InvalidKey,
     /// An option is out of its bounds; the source is the [`ConfigError`] that names it.
     InvalidOptions,
-    /// The lease ended before the body did.
+    /// The lease is over: it ended before the body did, or before [`extend`](crate::Lease::extend) was confirmed, or before a
+    /// nested call entered it.
     #[non_exhaustive]
     Lost {
         /// How it ended.
@@ -62,7 +63,10 @@ pub enum ErrorKind {
     },
     /// No client was given, and none is installed.
     NoClient,
-    /// The future was polled outside a tokio runtime.
+    /// The future was polled outside a tokio runtime, or the one that the client was given is gone, or a blocking call found
+    /// that the client's tasks run nowhere.
+    ///
+    /// A release that ends so is made good where the client is used next.
     NoRuntime,
     /// The store could not be asked, or said that it cannot serve: nothing was done.
     Unavailable,
@@ -120,7 +124,7 @@ impl Error {
         self.0.kind == ErrorKind::Unknown
     }
 
-    /// The lease ended before the body did.
+    /// The lease is over (kind `Lost`).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Lost { .. })

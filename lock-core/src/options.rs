@@ -15,7 +15,7 @@ use crate::error::ConfigError;
 /// | `wait` | 5 s | 1 ms – 24 h, none, for ever | how long to wait for another holder |
 /// | `renewal` | on | | renew the lease while it is held; without it the lease ends after `ttl` |
 /// | `max_hold` | none | 1 ms – 24 h | end the lease after this long, however often it could be renewed |
-/// | `min_hold` | none | 1 ms – 24 h | keep the key taken at least this long, even if released earlier |
+/// | `min_hold` | none | 1 ms – 24 h, at most `max_hold`, at most a `ttl` that is not renewed | keep the key taken at least this long, even if released earlier |
 /// | `fencing` | on | | number each grant, so that a resource can refuse late holders |
 ///
 /// Bounds are checked when the options are used, with an error that names the option.
@@ -101,7 +101,8 @@ impl LockOptions {
         self
     }
 
-    /// Ends the lease after this long, however often it could be renewed.
+    /// Ends the lease after this long, however often it could be renewed: also that of a guard that was forgotten or is kept
+    /// somewhere, which without this bound is renewed for as long as its process lives.
     #[must_use]
     pub const fn with_max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(Some(max_hold));
@@ -118,6 +119,9 @@ impl LockOptions {
     /// Keeps the key taken at least this long, even if it is released earlier: for scheduled jobs, so
     /// that another instance whose clock is late does not run the same job again. A crash, or the loss of the lease,
     /// ends it when the ttl does.
+    ///
+    /// It counts from the grant. More than `max_hold`, or than a `ttl` that is not renewed, is an error when the options are
+    /// used.
     #[must_use]
     pub const fn with_min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(Some(min_hold));

@@ -221,7 +221,9 @@ async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
             guard.release().await.unwrap();
             let (guard, took) = within("the lock", ms(10_000), waiting).await;
             assert!(took < AT_ONCE, "{kinds:?}, round {round}: {took:?}");
-            assert_eq!(proxy.seen(Op::Message), heard + 1);
+            // Another connection may bring it than the answer to a claim.
+            let told = || proxy.seen(Op::Message) == heard + 1;
+            eventually("it was told", ms(5_000), told).await;
             guard.unwrap().unwrap().release().await.unwrap();
         }
     }

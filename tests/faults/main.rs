@@ -28,5 +28,7 @@ mod release;
 mod renewal;
 mod stale_grant;
 mod table;
+mod together;
+mod told;
 mod upheaval;
 mod waiting;

@@ -142,11 +142,11 @@ async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
     server.boot();
     let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
     assert_eq!(reason, lock_core::LostReason::Gone);
+    experiment.saw("losses", 1);
     let next = mutex.lock().await.unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
     next.release().await.unwrap();
     experiment.ran(1);
-    experiment.saw("losses", 1);
     experiment.finish();
 }
 

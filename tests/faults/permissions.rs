@@ -1,9 +1,14 @@
 //! Passwords and access control.
 
+use futures_util::FutureExt as _;
 use lock_core::store::RedisStore;
-use lock_core::testing::settled;
+use lock_core::testing::{Vitals, settled};
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
-use lock_tests::{Experiment, RedisServer, Trace, documented_user, ms, within};
+use lock_tests::{Experiment, Op, Proxy, RedisServer, Trace, documented_user, ms, within};
+
+/// All that a client may send.
+const COMMANDS: [Op; 8] =
+    [Op::Acquire, Op::Renew, Op::Release, Op::Hello, Op::Time, Op::Info, Op::Subscribe, Op::Other];
 
 async fn try_all(url: &str) -> Result<(), lock_core::Error> {
     let store = RedisStore::connect(url).await?;
@@ -16,6 +21,14 @@ async fn try_all(url: &str) -> Result<(), lock_core::Error> {
     assert_eq!(held.release().await?, Released::InTime);
     settled(&client).await;
     Ok(())
+}
+
+/// Whether the server has granted `right` to `user`.
+fn has(server: &RedisServer, user: &str, right: &str) -> bool {
+    let users: Vec<String> = server.cli("ACL LIST");
+    let start = format!("user {user} ");
+    let rights = users.iter().find_map(|line| line.strip_prefix(&start)).unwrap();
+    rights.split(' ').any(|granted| granted == right)
 }
 
 #[tokio::test]
@@ -41,12 +54,16 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
     // The text of the scripts is sent, too.
     let () = server.cli("SCRIPT FLUSH");
     try_all(&url).await.unwrap();
+    assert_eq!(server.errors("NOPERM"), 0);
     experiment.ran(1);
-    experiment.saw("users who may all", 1);
+    let rights: Vec<_> = acl.iter().filter(|right| right.starts_with('+')).copied().collect();
+    let may_all = rights.iter().all(|right| has(&server, user, right));
+    experiment.saw("users who may all", usize::from(may_all));
 
-    for right in acl.iter().filter(|right| right.starts_with('+')) {
+    for right in &rights {
         let fewer: Vec<_> = acl.iter().filter(|other| *other != right).copied().collect();
         set_user(&fewer);
+        experiment.saw("users who lack one", usize::from(!has(&server, user, right)));
         let () = server.cli("SCRIPT FLUSH");
         let (outcome, _) = within("an answer", ms(5_000), try_all(&url)).await;
         // Without MGET, locks are freed one by one.
@@ -65,7 +82,6 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
             }
         }
         experiment.ran(1);
-        experiment.saw("users who lack one", 1);
         let () = server.cli("DEL lock:k");
     }
     experiment.finish();
@@ -96,8 +112,10 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
     assert!(!server.has("lock:k"));
     assert_eq!(server.get("lock:{0}:fence").as_deref(), Some("1999999999000000"), "set back");
     settled(&client).await;
+    // Alike ones are one entry.
+    let refusals: Vec<redis::Value> = server.cli("ACL LOG");
     experiment.ran(1);
-    experiment.saw("refusals", 1);
+    experiment.saw("refusals", refusals.len());
     experiment.finish();
 }
 
@@ -131,6 +149,48 @@ async fn a_namespace_without_permission_is_an_error_at_once() {
     experiment.finish();
 }
 
+/// NOPERM on the calls themselves: a claim that is not let in did nothing, so nobody cleans up behind it.
+#[tokio::test]
+async fn a_call_that_is_not_permitted_is_followed_by_releases() {
+    let server = RedisServer::start();
+    let acl = documented_user();
+    for lacking in [&["+evalsha"][..], &["+eval"], &["+evalsha", "+eval"]] {
+        let () = server.cli(&format!("ACL SETUSER {} reset on", acl[0]));
+        let mut command = vec!["ACL", "SETUSER"];
+        command.extend(acl.iter().filter(|right| !lacking.contains(right)));
+        let () = server.connect().command(&command).unwrap();
+        let proxy = Proxy::to(&server);
+        // So that the text is asked for, too.
+        let () = server.cli("SCRIPT FLUSH");
+        let user = format!("redis://{}:password@", acl[0]);
+        let store = RedisStore::builder(proxy.url().replace("redis://", &user));
+        let client = LockClient::builder(store.connect_lazy().unwrap()).build().unwrap();
+        let () = server.cli("ACL LOG RESET");
+        server.reset_calls();
+        let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(20_000));
+        let sent = || COMMANDS.map(|op| proxy.seen(op)).iter().sum::<usize>();
+        for _ in 0..2 {
+            let (outcome, _) = within("an answer", ms(3_000), mutex.lock()).await;
+            let (at_once, _) = within("an answer", ms(3_000), mutex.try_lock()).await;
+            for error in [outcome.unwrap_err(), at_once.unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "without {lacking:?}: {error:?}");
+                assert!(error.to_string().contains("permission"), "without {lacking:?}: {error:?}");
+            }
+            assert!(Vitals::of(&client).is_idle(), "{:?}", Vitals::of(&client));
+            assert!(settled(&client).now_or_never().is_some(), "without {lacking:?}: it cleans up");
+        }
+        let (before, refused) = (sent(), server.errors("NOPERM"));
+        assert_eq!(refused, 4, "each claim is sent once");
+        assert_eq!(proxy.seen(Op::Release), 0);
+        // Longer than a release takes to be repeated.
+        tokio::time::sleep(ms(700)).await;
+        assert_eq!((sent(), server.errors("NOPERM")), (before, refused), "something is sent still");
+        let refusals: Vec<redis::Value> = server.cli("ACL LOG");
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!(server.remains().is_empty(), "{:?}", server.remains());
+    }
+}
+
 #[tokio::test]
 async fn a_wrong_password_is_an_error_that_does_not_show_it() {
     let mut experiment = Experiment::new(
@@ -143,18 +203,20 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
     let server = RedisServer::start_with_password("hunter2");
     let wrong = server.url().replace("hunter2", "swordfish");
     let missing = server.url().replace(":hunter2@", "");
-    for url in [wrong, missing] {
+    for (url, code) in [(wrong, "WRONGPASS"), (missing, "NOAUTH")] {
+        let before = server.errors(code);
         let (outcome, _) = within("an answer", ms(5_000), RedisStore::connect(&url)).await;
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         assert!(error.to_string().contains("password"), "{error}");
-        experiment.saw("refusals", 1);
         let store = RedisStore::builder(&url).connect_lazy().unwrap();
         let client = LockClient::builder(store).build().unwrap();
         let (outcome, _) = within("an answer", ms(1_000), client.mutex("k").try_lock()).await;
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        experiment.saw("refusals", 1);
+        let refusals = server.errors(code) - before;
+        assert!(refusals >= 2, "{refusals} {code}");
+        experiment.saw("refusals", usize::try_from(refusals).unwrap());
         experiment.ran(1);
         for text in [format!("{error:?} {error}"), format!("{client:?}"), trace.text()] {
             assert!(!text.contains("swordfish") && !text.contains("hunter2"), "{text}");

@@ -340,11 +340,11 @@ async fn a_lock_that_was_taken_away_is_a_loss_at_the_next_renewal() {
         drop(server.cli::<redis::Value>(command));
         let (lost, _) = within("the loss", ms(2_500), guard.lost()).await;
         assert_eq!(lost, reason);
+        experiment.saw("losses", 1);
         assert!(guard.extend(ms(10_000)).await.unwrap_err().is_lost());
         assert!(!guard.is_valid());
         let _: i64 = server.cli("DEL lock:k");
         experiment.ran(1);
-        experiment.saw("losses", 1);
     }
     experiment.finish();
 }

@@ -104,8 +104,11 @@ fn moved(
             if field.is_over(ms(500)) {
                 return;
             }
+            let before = WallClock::ahead(&field.server);
             moves(&clock, round);
-            experiment.saw(event, 1);
+            // Each of them is one of a second, at least.
+            let moved = WallClock::ahead(&field.server).abs_diff(before) > 500;
+            experiment.saw(event, usize::from(moved));
         }
     });
     outcome.keeps_its_order(&mut experiment);

@@ -179,10 +179,10 @@ async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
     assert_eq!(next.status, 200, "served after the upload lost its lock");
     let mut reply = String::new();
     soon(upload.read_to_string(&mut reply)).await.unwrap();
-    assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
     assert_eq!(desk.counts().entered, 1, "the upload never reached the handler");
-    experiment.ran(1);
+    assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
     experiment.saw("uploads cut off", 1);
+    experiment.ran(1);
     experiment.finish();
 }
 

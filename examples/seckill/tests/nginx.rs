@@ -4,15 +4,21 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const USERS: u32 = 100;
 const PRESSES: u32 = 4;
+/// It takes a few seconds, and many times as long on a machine that has much else to do.
+const LONGEST_RUN: Duration = Duration::from_secs(120);
+/// The page is there at once, and so is the end.
+const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Ends with the test, and with it all that it started.
 struct Demo(Child);
@@ -20,13 +26,29 @@ struct Demo(Child);
 impl Drop for Demo {
     fn drop(&mut self) {
         kill_process(Pid::from_child(&self.0), Signal::INT).ok();
+        let start = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) && start.elapsed() < AT_ONCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.0.kill().ok();
         self.0.wait().ok();
     }
+}
+
+/// What is written to `pipe`, line by line, until its end.
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody may listen any more.
+        BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    lines
 }
 
 /// The head of the answer to a look at the page, in lower case.
 fn look(address: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(AT_ONCE)).unwrap();
     write!(stream, "GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -45,13 +67,12 @@ fn nginx_in_front_changes_nothing() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut demo = Demo(demo.spawn().unwrap());
-    let mut told = BufReader::new(demo.0.stderr.take().unwrap()).lines();
-
-    let mut report = String::new();
-    BufReader::new(demo.0.stdout.as_mut().unwrap()).read_line(&mut report).unwrap();
-    if report.is_empty() {
-        panic!("{:?}", told.collect::<Vec<_>>());
-    }
+    let (said, told) = (lines(demo.0.stdout.take().unwrap()), lines(demo.0.stderr.take().unwrap()));
+    let report = said.recv_timeout(LONGEST_RUN).unwrap_or_else(|error| {
+        // What it says last may still be on its way.
+        let last = std::iter::from_fn(|| told.recv_timeout(Duration::from_secs(1)).ok());
+        panic!("no report: {error}: {:?}", last.collect::<Vec<_>>());
+    });
     let report: Value = serde_json::from_str(&report).unwrap();
     let modes = report["modes"].as_array().unwrap();
     assert_eq!(modes.len(), 3);
@@ -66,8 +87,8 @@ fn nginx_in_front_changes_nothing() {
     }
 
     // The one address that is told is nginx's, and both instances are behind it.
-    let address =
-        told.find_map(|line| line.unwrap().trim().strip_prefix("http://").map(str::to_owned));
+    let mut told = std::iter::from_fn(|| told.recv_timeout(AT_ONCE).ok());
+    let address = told.find_map(|line| line.trim().strip_prefix("http://").map(str::to_owned));
     let address = address.expect("the demo stays, and says where");
     let address = address.trim_end_matches('/');
     let mut instances = HashSet::new();

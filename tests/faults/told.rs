@@ -1,0 +1,110 @@
+//! What is said on the inboxes of clients when a lock is handed on, and in which order.
+
+use lock_core::testing::settled;
+use lock_core::{LockClient, MutexGuard};
+use lock_tests::{RedisServer, client, eventually, ms, within};
+use tokio::task::JoinHandle;
+
+/// The inboxes of the namespace that the clients of tests have.
+const INBOXES: &str = "lock:{0}:inbox:";
+
+/// Somebody who listens to all inboxes.
+struct Eavesdropper<'s> {
+    server: &'s RedisServer,
+    connection: redis::Connection,
+}
+
+impl<'s> Eavesdropper<'s> {
+    fn at(server: &'s RedisServer) -> Self {
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut connection = client.get_connection_with_timeout(ms(5_000)).unwrap();
+        connection.set_read_timeout(Some(ms(5_000))).unwrap();
+        // Unsubscribed only when the connection ends.
+        let () =
+            redis::cmd("PSUBSCRIBE").arg(format!("{INBOXES}*")).query(&mut connection).unwrap();
+        Self { server, connection }
+    }
+
+    /// The messages that were sent until now, and to whom. Those that try out whether one may send are left out.
+    fn heard(&mut self) -> Vec<(String, String)> {
+        let end = format!("{INBOXES}end");
+        assert_eq!(self.server.cli::<usize>(&format!("PUBLISH {end} end")), 1);
+        let mut heard = Vec::new();
+        loop {
+            let message: (String, String, String, String) =
+                redis::from_redis_value(self.connection.recv_response().unwrap()).unwrap();
+            let (kind, _, channel, text) = message;
+            assert_eq!(kind, "pmessage");
+            if channel == end {
+                return heard;
+            }
+            if !channel.ends_with(":check") {
+                heard.push((channel, text));
+            }
+        }
+    }
+}
+
+type Waiter = JoinHandle<Result<MutexGuard, lock_core::Error>>;
+
+/// Has `client` wait for locks that others hold, and gives the inbox at which it hears of them.
+async fn queue_up(
+    server: &RedisServer,
+    client: &LockClient,
+    keys: &[&str],
+) -> (Vec<Waiter>, String) {
+    let mut waiters = Vec::new();
+    for key in keys {
+        waiters.push(tokio::spawn(client.mutex(*key).with_wait(ms(60_000)).lock()));
+        eventually("it is queued", ms(5_000), || server.queued(key) == 1).await;
+    }
+    let place = server.queue(keys[0]).remove(0);
+    let (_, inbox) = place.split_once('=').expect("it names an inbox");
+    (waiters, inbox.to_owned())
+}
+
+async fn served(waiters: Vec<Waiter>) -> Vec<MutexGuard> {
+    let mut guards = Vec::new();
+    for waiter in waiters {
+        guards.push(within("the lock", ms(5_000), waiter).await.0.unwrap().unwrap());
+    }
+    guards
+}
+
+/// Redis writes first to the client that was last to get something to read, on whom everybody waits if that is the new holder.
+/// So whoever releases is sent an empty message first, if it listens on the connection that is answered.
+#[tokio::test]
+async fn the_answer_to_a_release_is_written_before_the_grant() {
+    let server = RedisServer::start();
+    server.load_scripts();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    let mut ear = Eavesdropper::at(&server);
+
+    // Who has never waited does not listen, and is sent nothing.
+    let guard = two.mutex("a").lock().await.unwrap();
+    let (waiters, inbox_of_one) = queue_up(&server, &one, &["a"]).await;
+    guard.release().await.unwrap();
+    let heard = ear.heard();
+    let [(to, grant)] = heard.as_slice() else { panic!("{heard:?}") };
+    assert!(*to == inbox_of_one && grant.ends_with(" lock:a"), "{heard:?}");
+    let mut guards = served(waiters).await;
+
+    let (waiters, inbox_of_two) = queue_up(&server, &two, &["a"]).await;
+    assert_eq!(ear.heard(), []);
+    guards.remove(0).release().await.unwrap();
+    let heard = ear.heard();
+    let [behind, (to, grant)] = heard.as_slice() else { panic!("{heard:?}") };
+    assert_eq!(*behind, (inbox_of_one.clone(), String::new()));
+    assert!(*to == inbox_of_two && grant.ends_with(" lock:a"), "{heard:?}");
+
+    // Nobody waits any more.
+    for guard in served(waiters).await {
+        guard.release().await.unwrap();
+    }
+    one.mutex("a").lock().await.unwrap().release().await.unwrap();
+    assert_eq!(ear.heard(), []);
+    for client in [one, two] {
+        settled(&client).await;
+    }
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+}
