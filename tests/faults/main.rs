@@ -8,7 +8,6 @@ mod bad_input;
 mod canaries;
 mod cancelled;
 mod cancelled_waiter;
-mod crowd;
 mod deadline;
 #[path = "../macros/ending.rs"]
 mod ending;

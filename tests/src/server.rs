@@ -146,8 +146,8 @@ impl RedisServer {
         self.pttl(key) != -2
     }
 
-    /// How often clients called `command` since the last [`reset_calls`](Self::reset_calls), refused calls included. What scripts
-    /// call inside does count, too, so ask for `evalsha` rather than for `set`.
+    /// How often clients called `command` since the last [`reset_calls`](Self::reset_calls): calls that failed included, those
+    /// that were not permitted not. What scripts call inside does count, too, so ask for `evalsha` rather than for `set`.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
         let stats: String = self.cli("INFO commandstats");

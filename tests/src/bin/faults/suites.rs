@@ -32,9 +32,6 @@ const FAST: Option<&str> = Some("programme");
 const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
 /// A real clock is compared with another one, and nothing may take the processors meanwhile.
 const ONE_AT_A_TIME: &[&str] = &["--test-threads", "1"];
-/// These measure the memory of their process.
-const CROWD: &[&str] = &["--test-threads", "1", "crowd::"];
-const BUT_THE_CROWD: &[&str] = &["--test-threads", "4", "--skip", "crowd::"];
 
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
@@ -86,24 +83,23 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a proxy that injects faults in front of a real server",
-        quick: Dose { seconds: 80, arguments: BUT_THE_CROWD, ..SMALL },
+        quick: Dose { seconds: 80, arguments: FOUR_AT_A_TIME, ..SMALL },
         full: Dose {
             words: "four times",
             seconds: 240,
             variables: &[("LOCK_TESTS_DOSE", "4")],
-            arguments: BUT_THE_CROWD,
+            arguments: FOUR_AT_A_TIME,
             ..SMALL
         },
     },
     Suite {
         name: "crowd",
         about: "thousands of waiters and keys, one test at a time",
-        quick: Dose { seconds: 20, arguments: CROWD, ..SMALL },
+        quick: Dose { seconds: 20, ..SMALL },
         full: Dose {
             words: "ten times",
             seconds: 80,
             variables: &[("LOCK_TESTS_DOSE", "10")],
-            arguments: CROWD,
             ..SMALL
         },
     },
@@ -154,7 +150,6 @@ impl Suite {
         let mut command = Command::new(cargo);
         match self.name {
             "zoo" => command.args(["run", "--bin", "zoo"]),
-            "crowd" => command.args(["test", "--test", "faults"]),
             "schedules" => command.args(["test", "--lib", "schedules"]),
             test => command.args(["test", "--test", test]),
         };

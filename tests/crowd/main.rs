@@ -1,6 +1,8 @@
-//! Very many waiters and very many keys: memory grows with those who wait now, and is given back.
+//! Very many waiters and very many keys: memory grows with those who wait now, and is given back. One test at a time, in a process
+//! of their own, since it is its memory that they look at.
 //!
 //! `LOCK_TESTS_DOSE=10` makes it 20,000 waiters on one key and 100,000 keys.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +11,9 @@ use std::time::Instant;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Experiment, RedisServer, client_with, dose, eventually, ms, within};
+use tokio::sync::Mutex;
 
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// What the server may keep for each client: buffers that grew in the crowd.
 const PER_CLIENT: u64 = 200_000;
 
@@ -31,6 +35,7 @@ async fn clients(server: &RedisServer, count: usize) -> Vec<LockClient> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_waiters_on_one_key_are_all_served_and_leave_no_memory() {
+    let _alone = ONE_AT_A_TIME.lock().await;
     let mut experiment = Experiment::new(
         38,
         "all are served, memory is bounded",
@@ -82,6 +87,7 @@ async fn thousands_of_waiters_on_one_key_are_all_served_and_leave_no_memory() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_keys_leave_nothing_anywhere() {
+    let _alone = ONE_AT_A_TIME.lock().await;
     let mut experiment =
         Experiment::new(38, "memory is bounded, nothing is left", "distinct keys", &["keys taken"]);
     const TASKS: usize = 64;
