@@ -27,6 +27,7 @@ mod queue;
 mod release;
 mod renewal;
 mod stale_grant;
+mod sweep;
 mod table;
 mod upheaval;
 mod waiting;
