@@ -26,6 +26,7 @@ mod queue;
 mod release;
 mod renewal;
 mod stale_grant;
+mod sweep;
 mod table;
 mod together;
 mod told;

@@ -1,8 +1,5 @@
 //! A small simulation for a test that says itself what happens.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
@@ -94,23 +91,4 @@ impl Setting {
         let remains = self.fake.remains();
         assert!(remains.is_empty(), "{what}: {remains:?}");
     }
-}
-
-/// Polls `future` at most `polls` times, then drops it: its output, if it came to that.
-pub(crate) async fn cut<F: Future>(future: F, polls: usize) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            // The last poll is not waited for another wake-up.
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }

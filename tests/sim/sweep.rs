@@ -1,27 +1,20 @@
 //! Futures that are dropped after each number of polls.
 
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lock_core::store::RedisStore;
+use lock_tests::dropped::{Moment, Operation, Rival, Trial};
 use lock_tests::{Experiment, dose};
-use tokio::time::{sleep, timeout};
 
 use crate::crowd;
 use crate::fake::Traits;
-use crate::setting::{EXACT, SOON, Setting, cut, simulated};
+use crate::net::Way;
+use crate::setting::{EXACT, REQUEST, SOON, Setting, simulated};
 
-/// What is dropped.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum What {
-    Lock,
-    /// Behind another client, which releases meanwhile.
-    WaitingLock,
-    TryLock,
-    Release,
-    Extend,
-    Run,
-}
-
-/// What happens to the client's streams in that moment.
+/// What happens to the client's streams in the moment of the drop.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Fault {
     None,
@@ -29,10 +22,33 @@ enum Fault {
     Silence,
 }
 
+/// One drop.
+#[derive(Clone, Copy, Debug)]
+struct Case<'a> {
+    operation: &'a Operation,
+    rival: Rival,
+    fault: Fault,
+    moment: Moment,
+    polls: usize,
+}
+
 /// No future here needs more polls than this to end.
 const MOST_POLLS: usize = 200;
+/// How long a rival keeps the lock: a waiter hears of its place and listens long before.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The number of seeds.
-const SEEDS: usize = 12;
+const SEEDS: usize = 1;
+
+/// What was counted.
+#[derive(Default)]
+struct Seen {
+    dropped: usize,
+    woken: usize,
+    broke: usize,
+    ended: usize,
+    /// The most that it took to the end.
+    polls: BTreeMap<String, usize>,
+}
 
 #[test]
 fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
@@ -40,87 +56,93 @@ fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
         9,
         "a dropped future leaves nothing behind",
         "lock, try_lock, release, extend and run dropped after each number of polls",
-        &["dropped", "ended by itself", "dropped while streams broke"],
+        &["dropped", "dropped when woken", "dropped while streams broke", "ended by itself"],
     );
-    let counts = std::sync::Mutex::new([0; 3]);
-    let seeds = dose(SEEDS) as u64;
-    crowd::each(0..seeds, |seed| {
-        let all =
-            [What::Lock, What::WaitingLock, What::TryLock, What::Release, What::Extend, What::Run];
-        for what in all {
-            for fault in [Fault::None, Fault::Reset, Fault::Silence] {
-                let polls = (0..MOST_POLLS).find(|polls| {
-                    let traits = Traits { resp3: seed % 3 != 0, ..EXACT };
-                    let ended = simulated(seed, traits, async |setting| {
-                        drop_after(setting, what, fault, *polls).await
-                    });
-                    let counts = &mut *counts.lock().unwrap();
-                    counts[0] += usize::from(!ended);
-                    counts[1] += usize::from(ended);
-                    counts[2] += usize::from(!ended && fault != Fault::None);
-                    ended
-                });
-                assert!(polls.is_some_and(|polls| polls > 0), "{what:?} {fault:?}: {polls:?}");
-            }
+    let (operations, seen) = (Operation::all(), Mutex::new(Seen::default()));
+    let failure = Mutex::new(None);
+    let count = operations.len() as u64;
+    crowd::each(0..dose(SEEDS) as u64 * count, |number| {
+        let operation = &operations[(number % count) as usize];
+        let one = AssertUnwindSafe(|| sweep(operation, number / count, number, &seen));
+        if let Err(panic) = catch_unwind(one) {
+            *failure.lock().unwrap() = Some(panic);
         }
     });
-    let [dropped, ended, broke] = counts.into_inner().unwrap();
-    println!("{dropped} dropped, {ended} ended, {broke} while streams broke");
+    if let Some(panic) = failure.into_inner().unwrap() {
+        resume_unwind(panic);
+    }
+    let Seen { dropped, woken, broke, ended, polls } = seen.into_inner().unwrap();
+    for (what, polls) in polls {
+        println!("{what}: {polls} polls");
+    }
+    println!("{dropped} dropped, {woken} when woken, {broke} while streams broke, {ended} ended");
     experiment.ran(dropped + ended);
     experiment.saw("dropped", dropped);
-    experiment.saw("ended by itself", ended);
+    experiment.saw("dropped when woken", woken);
     experiment.saw("dropped while streams broke", broke);
+    experiment.saw("ended by itself", ended);
     experiment.finish();
 }
 
-/// Whether it ended before.
-async fn drop_after(mut setting: Setting, what: What, fault: Fault, polls: usize) -> bool {
-    setting.case += &format!(": {what:?} after {polls} polls, {fault:?}");
-    let (client, machine) = setting.client().await;
-    let (other, _) = setting.client().await;
-    let mutex = client.mutex("k");
-    let ended = match what {
-        What::Lock => cut(mutex.lock(), polls).await.is_some(),
-        What::TryLock => cut(mutex.try_lock(), polls).await.is_some(),
-        What::WaitingLock => {
-            let guard = other.mutex("k").lock().await.unwrap();
-            let releasing = tokio::spawn(async move {
-                sleep(Duration::from_millis(1_300)).await;
-                guard.release().await.unwrap();
-            });
-            let ended = cut(mutex.lock(), polls).await.is_some();
-            if !ended {
-                break_streams(&machine, fault);
-            }
-            releasing.await.unwrap();
-            ended
-        }
-        What::Release => {
-            let guard = mutex.lock().await.unwrap();
-            cut(guard.release(), polls).await.is_some()
-        }
-        What::Extend => {
-            let guard = mutex.lock().await.unwrap();
-            cut(guard.extend(Duration::from_secs(9)), polls).await.is_some()
-        }
-        What::Run => {
-            let body = async |_| sleep(Duration::from_millis(5)).await;
-            cut(mutex.run(body), polls).await.is_some()
-        }
+fn sweep(operation: &Operation, round: u64, seed: u64, seen: &Mutex<Seen>) {
+    use Moment::{AfterItsPoll, InPlaceOfAPoll};
+    let (one, other) = match round % 2 {
+        0 => (AfterItsPoll, InPlaceOfAPoll),
+        _ => (InPlaceOfAPoll, AfterItsPoll),
     };
-    if !ended && what != What::WaitingLock {
-        break_streams(&machine, fault);
+    let ways = [
+        (Fault::None, AfterItsPoll),
+        (Fault::None, InPlaceOfAPoll),
+        (Fault::Reset, one),
+        (Fault::Silence, other),
+    ];
+    for &rival in operation.rivals() {
+        for (fault, moment) in ways {
+            let case = |polls| Case { operation, rival, fault, moment, polls };
+            let end = (0..MOST_POLLS).find(|polls| drop_at(seed, case(*polls)));
+            let polls = end.unwrap_or_else(|| panic!("{:?} does not end", case(MOST_POLLS)));
+            assert!(polls > usize::from(operation.waits(rival)), "{:?}", case(polls));
+            let mut seen = seen.lock().unwrap();
+            seen.dropped += polls;
+            seen.woken += polls * usize::from(moment == InPlaceOfAPoll);
+            seen.broke += polls * usize::from(fault != Fault::None);
+            seen.ended += 1;
+            let most = seen.polls.entry(format!("{operation:?}, {rival:?}")).or_default();
+            *most = polls.max(*most);
+        }
     }
-    setting.nothing_remains(&client).await;
-    let next = timeout(SOON, other.mutex("k").try_lock()).await;
-    assert!(matches!(next, Ok(Ok(Some(_)))), "{}: {next:?}", setting.case);
-    ended
 }
 
-fn break_streams(machine: &crate::net::Machine, fault: Fault) {
-    match fault {
-        Fault::None => {}
-        Fault::Reset => machine.reset(true),
-        Fault::Silence => machine.silence(crate::net::Way::Down),
-    }
+/// Whether it ended before.
+fn drop_at(seed: u64, case: Case<'_>) -> bool {
+    let Case { operation, rival, fault, moment, polls } = case;
+    let traits = Traits { resp3: !seed.is_multiple_of(3), ..EXACT };
+    simulated(seed, traits, async |setting: Setting| {
+        let (other, _) = setting.client().await;
+        let machine = setting.net.machine();
+        let connector = machine.clone();
+        let trial = Trial {
+            store: Arc::new(move || {
+                RedisStore::builder("redis://simulated/")
+                    .with_connector(connector.clone())
+                    .with_request_timeout(REQUEST)
+            }),
+            other: &other,
+            key: "k".to_owned(),
+            pause: PAUSE,
+            at_drop: match fault {
+                Fault::None => None,
+                Fault::Reset => Some(&|| machine.reset(true)),
+                Fault::Silence => Some(&|| machine.silence(Way::Down)),
+            },
+            remains: &|| {
+                // A check at the start that is cut short leaves what no lock can be called like, until that expires.
+                let remains = setting.fake.remains().into_iter();
+                remains.filter(|name| !name.starts_with("lock:{0}:check:")).collect()
+            },
+            bound: SOON,
+        };
+        let name = format!("{}: {case:?}", setting.case);
+        trial.drop_after(operation, rival, polls, moment, &name).await
+    })
 }

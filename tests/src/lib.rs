@@ -25,6 +25,7 @@
     let_underscore_drop
 )]
 
+pub mod dropped;
 mod experiment;
 // The parser of templates would bring its own unit tests along.
 #[cfg(not(test))]
