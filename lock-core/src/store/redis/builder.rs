@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Client, ConnectionAddr};
 
 use super::RedisStore;
+use super::check::check;
 use super::connection::Connection;
 #[cfg(feature = "test-util")]
 use super::connector::Connector;
@@ -68,9 +69,13 @@ impl RedisStoreBuilder {
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL or timeout,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached, refuses the
     /// password or a command, or is a replica.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped the check ends in the background, and removes what it made.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.connect_lazy()?;
-        store.check().await?;
+        check(&store.connection).await?;
         Ok(store)
     }
 

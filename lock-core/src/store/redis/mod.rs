@@ -2,6 +2,7 @@
 
 mod ask;
 mod builder;
+mod check;
 mod clock;
 mod connection;
 mod connector;
@@ -34,7 +35,7 @@ use self::error::Fault;
 #[cfg(feature = "test-util")]
 pub use self::reading::{Reading, read_reply};
 use super::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, Name, Refusal, Release, ReleaseOutcome, Renewal,
+    BoxFuture, Capabilities, Claim, Freed, Grant, Refusal, Release, ReleaseOutcome, Renewal,
     Renewed, Store, Waiting,
 };
 use crate::error::{Error, ErrorKind};
@@ -72,8 +73,6 @@ pub struct RedisStore {
     contended: Contended,
 }
 
-/// The namespace of the start-up check: no user can choose it.
-const CHECK: &str = "lock:{0}:check";
 /// A claim by plain `SET` has no time after which it is void. By then it has arrived, or never will.
 const PLAIN_CLAIM_IN_FLIGHT: Duration = Duration::from_secs(30);
 /// How often a token is released again while a claim of it may be under way.
@@ -100,83 +99,6 @@ impl RedisStore {
 
     fn new(connection: Arc<Connection>) -> Self {
         Self { connection, contended: Contended::default() }
-    }
-
-    /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
-    async fn check(&self) -> Result<(), Error> {
-        let live = self.connection.live(None).await?;
-        let info = match self.connection.send(&live, &redis::cmd("INFO"), None).await {
-            Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-            Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
-                tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
-                String::new()
-            }
-            Err(fault) => return Err(fault.into()),
-        };
-        let field = |name: &str| {
-            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
-        if field("role").is_some_and(|role| role != "master") {
-            return Err(Error::plain(
-                ErrorKind::Unavailable,
-                format!("{} is a replica: connect to the primary", self.connection.label()),
-            ));
-        }
-        if field("maxmemory").is_some_and(|most| most != "0")
-            && let Some(policy) = field("maxmemory_policy")
-            && policy != "noeviction"
-        {
-            tracing::warn!(
-                target: "lock_core", policy,
-                "this server may evict locks when its memory is full: use `noeviction`"
-            );
-        }
-        self.connection.clock().warn_if_far(self.connection.label());
-        self.check_permissions(&live).await
-    }
-
-    /// Takes, renews and hands over a lock whose name cannot be a user's, which needs all permissions but those of pub/sub.
-    async fn check_permissions(&self, live: &Live) -> Result<(), Error> {
-        let (token, next) = (Token::fresh()?, Token::fresh()?);
-        let (mut text, mut next_text) = ([0; Token::TEXT_LEN], [0; Token::TEXT_LEN]);
-        let name = Name::internal(CHECK, token.encode(&mut text));
-        let member: Arc<str> = format!("{}:1000:~", next.encode(&mut next_text)).into();
-        let void_after = self.connection.clock().latest_at(self.connection.one_call());
-        let claim = |token, place| Ask::Claim {
-            name: name.clone(),
-            token,
-            ttl_ms: 1_000,
-            void_after,
-            place,
-        };
-        let release =
-            |token, member| Ask::Release { name: name.clone(), token, member, hold_ms: 0 };
-        let delete = async |key: &str| {
-            self.connection.send(live, redis::cmd("DEL").arg(key), None).await.map(drop)
-        };
-        let ask = async |ask| self.connection.ask(live, ask, None).await.map(drop);
-        let outcome = async {
-            ask(claim(token, None)).await?;
-            ask(Ask::Renew { name: name.clone(), token, ttl_ms: 2_000 }).await?;
-            let place = Place { member: Arc::clone(&member), life_ms: 1_000 };
-            ask(claim(next, Some(place.clone()))).await?;
-            ask(claim(next, Some(place))).await?;
-            // Free, with a queue: whoever asks hands it over.
-            delete(name.as_str()).await?;
-            ask(claim(token, None)).await?;
-            ask(release(token, Some(Arc::clone(&member)))).await?;
-            ask(release(next, None)).await
-        };
-        let outcome = outcome.await;
-        // Whatever came of it: unlike the lock, a counter never expires.
-        let mut counter = String::new();
-        let cleaned = delete(keys::counter(CHECK, &mut counter)).await;
-        match outcome.and(cleaned) {
-            Ok(()) => Ok(()),
-            // A user who is confined to another namespace is refused this name; its own is not known here.
-            Err(Fault::Refused(error)) if error::is_about_a_key(&error) => Ok(()),
-            Err(fault) => Err(fault.into()),
-        }
     }
 
     /// Sends one claim, and one more if the connection breaks: claims may be repeated.
