@@ -120,7 +120,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
         }
         let released = timeout(ms(3_500), guard.release()).await.unwrap();
         drop(released);
-        let next = client.mutex("k").with_wait(TTL + SOON).lock().await.unwrap();
+        let next = client.mutex("k").with_wait(SOON).lock().await.unwrap();
         let left = next.remaining();
         let before = setting.fake.counts();
         machine.release(Way::Up);

@@ -27,6 +27,8 @@ pub(crate) struct Task {
 const SLACK: Duration = Duration::from_millis(60);
 /// The longest that a call without a wait takes: behind a call of its own process, and until the store is given up.
 const WITHOUT_WAIT: Duration = Duration::from_millis(1_500);
+/// Of those that are not short, in milliseconds: with the longest ttl all would wait for too long.
+const LONGEST_HOLD: u64 = 6_000;
 /// Two attempts, with a connection each.
 const RELEASE: Duration = Duration::from_millis(3_000);
 
@@ -61,7 +63,7 @@ impl Task {
             return self.dice.ms(0..=30);
         }
         let ttl = self.world.plan.ttl.as_millis() as u64;
-        self.dice.ms(0..=2 * ttl)
+        self.dice.ms(0..=LONGEST_HOLD.min(2 * ttl))
     }
 
     async fn take_turn(&mut self, key: usize, mutex: Mutex) {
