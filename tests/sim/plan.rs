@@ -111,5 +111,5 @@ counts! {
     turned_away: "acquisitions refused by a drain",
     killed: "killed clients",
     forgotten: "servers that forgot",
-    faults: "faults",
+    faults: "faults that struck",
 }

@@ -177,6 +177,7 @@ impl Task {
     async fn lock(&mut self, key: usize, mutex: Mutex) -> Option<(usize, MutexGuard)> {
         let wait = self.dice.one_of(&[Some(20), Some(300), Some(1_000), Some(3_000), None, None]);
         let asked = self.asks("asks", key);
+        let held = self.world.is_held(key);
         let start = Instant::now();
         let answer = match wait.map(Duration::from_millis) {
             Some(wait) => {
@@ -188,9 +189,7 @@ impl Task {
         };
         match answer {
             Ok(guard) => {
-                if start.elapsed() > Duration::from_millis(10) {
-                    self.world.count(|counts| counts.contended += 1);
-                }
+                self.world.count(|counts| counts.contended += usize::from(held));
                 Some((self.entered(key, asked, &guard), guard))
             }
             Err(error) => {
