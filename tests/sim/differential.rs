@@ -1,5 +1,7 @@
 //! The server in memory and a real one, side by side.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lock_tests::{Experiment, RedisServer, dose};
@@ -25,7 +27,9 @@ const SCRIPTS: [&str; 3] = [
     ),
     include_str!("../../lock-core/src/store/redis/scripts/renew.lua"),
 ];
-const SEQUENCES: usize = 150;
+const SEQUENCES: usize = 2_000;
+/// They mostly wait for keys to expire.
+const SIDE_BY_SIDE: usize = 16;
 const COMMANDS: usize = 30;
 const TRIES: usize = 20;
 const SHORTEST_LIFE: Duration = Duration::from_millis(30);
@@ -38,21 +42,42 @@ fn the_server_in_memory_answers_as_a_real_one() {
         "random commands and scripts on both",
         &["commands", "scripts", "errors", "expired keys"],
     );
+    let sequences = dose(SEQUENCES) as u64;
+    let (next, total) = (AtomicU64::new(0), Mutex::new(Seen::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..SIDE_BY_SIDE {
+            scope.spawn(|| compare(&next, sequences, &total));
+        }
+    });
+    let Seen { commands, scripts, errors, expired } = total.into_inner().unwrap();
+    experiment.ran(usize::try_from(sequences).unwrap());
+    experiment.saw("commands", commands);
+    experiment.saw("scripts", scripts);
+    experiment.saw("errors", errors);
+    experiment.saw("expired keys", expired);
+    experiment.finish();
+}
+
+/// Takes sequence after sequence, on a real server of its own.
+fn compare(next: &AtomicU64, sequences: u64, total: &Mutex<Seen>) {
     let server = RedisServer::start();
     let mut real = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
-    for seed in 0..dose(SEQUENCES) as u64 {
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= sequences {
+            return;
+        }
         // Keys expire by real time on one of them: where the machine stood still, that says nothing.
         let mut tries = std::iter::repeat_with(|| sequence(seed, &mut real)).take(TRIES);
         let seen = tries.find_map(|seen| seen).expect("a machine that is quick enough for once");
-        experiment.ran(1);
-        experiment.saw("commands", seen.commands);
-        experiment.saw("scripts", seen.scripts);
-        experiment.saw("errors", seen.errors);
-        experiment.saw("expired keys", seen.expired);
+        let total = &mut *total.lock().unwrap();
+        total.commands += seen.commands;
+        total.scripts += seen.scripts;
+        total.errors += seen.errors;
+        total.expired += seen.expired;
     }
-    experiment.finish();
 }
 
 #[derive(Default)]
@@ -76,7 +101,7 @@ fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
         if dice.chance(3) {
             // Longer than the shortest lives, and much shorter than the others.
             let there = keys_of(real);
-            std::thread::sleep(Duration::from_millis(60));
+            std::thread::sleep(Duration::from_millis(40));
             since = Instant::now();
             seen.expired += there - keys_of(real);
         }

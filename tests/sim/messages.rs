@@ -103,7 +103,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
         "renewals and releases are held up on a stream that was given up, others pass them",
         &["late renewals", "late releases"],
     );
-    experiment(about, 100, async |mut setting| {
+    experiment(about, 500, async |mut setting| {
         let case = setting.case.clone();
         let (client, machine) = setting.client().await;
         let guard = client.mutex("k").lock().await.unwrap();

@@ -32,7 +32,7 @@ enum Fault {
 /// No future here needs more polls than this to end.
 const MOST_POLLS: usize = 200;
 /// The number of seeds.
-const SEEDS: usize = 12;
+const SEEDS: usize = 20;
 
 #[test]
 fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
