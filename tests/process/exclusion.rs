@@ -142,7 +142,7 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
 /// back too late, which no lease can prevent; but no turn begins late, and none overlaps another one's lease.
 #[test]
 fn stopped_processes_overstay_no_lease() {
-    let events = ["turns", "processes stopped", "leases lost", LONG_TURNS];
+    let events = ["turns", "processes stopped", "holders stopped", "leases lost", LONG_TURNS];
     let fault = "SIGSTOP of holders and waiters for one and a half ttl";
     let name = "no poll after the deadline, no turn in another one's lease";
     let mut experiment = Experiment::new(18, name, fault, &events);
@@ -152,7 +152,10 @@ fn stopped_processes_overstay_no_lease() {
     let outcome = contest.run(|field| {
         let mut turn = 0;
         while !field.is_over(ms(1_000)) {
-            field.stop(turn % field.workers.len(), ms(600));
+            let struck = turn % 2 == 0 && field.stop_holder("r0", ms(600));
+            if !struck {
+                field.stop(turn / 2 % field.workers.len(), ms(600));
+            }
             sleep(ms(50));
             turn += 1;
         }
@@ -163,6 +166,7 @@ fn stopped_processes_overstay_no_lease() {
     assert_eq!(outcome.late, 0, "{words}");
     assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
     experiment.ran(1);
+    experiment.saw("holders stopped", outcome.history.stopped_holders());
     experiment.saw(LONG_TURNS, outcome.renewed);
     experiment.saw("turns", outcome.history.turns());
     experiment.saw("leases lost", usize::try_from(outcome.lost).unwrap());
