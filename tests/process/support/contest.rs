@@ -199,6 +199,7 @@ impl Field {
 
     fn outcome(self) -> Outcome {
         let mut reports = Vec::new();
+        std::thread::sleep(self.end.saturating_duration_since(Instant::now()));
         for worker in self.workers {
             reports.push(worker.next().1);
             assert!(worker.ends_well());
