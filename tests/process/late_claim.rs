@@ -3,10 +3,10 @@
 use lock_core::store::RedisStore;
 use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Experiment, RedisServer, dose, eventually, ms};
+use lock_tests::{Experiment, Op, RedisServer, classify, dose, eventually, ms};
 
 /// Clients that claim at the same time, each a key of its own.
-const CLIENTS: usize = 8;
+const CLIENTS: usize = 16;
 /// After this long without an answer a claim is repeated, and soon the connection with it.
 const REQUEST_TIMEOUT: u64 = 60;
 
@@ -16,12 +16,20 @@ fn connections(server: &RedisServer) -> usize {
     line.unwrap().trim().parse().unwrap()
 }
 
+/// Claims that the server has executed since its log of commands was emptied.
+fn claims_executed(server: &RedisServer) -> usize {
+    type Entry = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+    let log: Vec<Entry> = server.cli("SLOWLOG GET -1");
+    log.iter().filter(|entry| classify(&entry.3) == Op::Acquire).count()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lock() {
-    let events = ["claims given up", "connections replaced"];
+    let events = ["claims given up", "late claims found void", "connections replaced"];
     let fault = "SIGSTOP of the server until the claim is given up on a second connection";
     let mut experiment = Experiment::new(30, "no orphan", fault, &events);
     let server = RedisServer::start();
+    server.load_scripts();
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let store = RedisStore::builder(server.url())
@@ -43,8 +51,11 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
     guard.release().await.unwrap();
     assert_eq!(taken.get_message().unwrap().get_payload::<String>().unwrap(), "set");
     while taken.get_message().is_ok() {}
+    // Tells of each command that is executed.
+    let () = server.cli("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 100000");
     for round in 0..dose(8) {
         let before = connections(&server);
+        let () = server.cli("SLOWLOG RESET");
         server.pause();
         let claims = clients.iter().enumerate().map(|(number, client)| {
             tokio::spawn(client.mutex(format!("late-{round}-{number}")).lock())
@@ -64,8 +75,10 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
         }
         let first = taken.get_message().map(|message| message.get_channel_name().to_owned());
         assert!(first.is_err(), "round {round}: a late claim took {first:?}");
+        // All that were executed came late, and took nothing.
+        experiment.saw("late claims found void", claims_executed(&server));
         // Those that count are ours, too.
-        let after = connections(&server).saturating_sub(before + 4);
+        let after = connections(&server).saturating_sub(before + 6);
         experiment.saw("connections replaced", after);
         experiment.ran(1);
     }

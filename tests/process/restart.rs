@@ -1,19 +1,34 @@
-//! A server that is killed as by `kill -9` and starts again: with nothing, with what it wrote down each second, or with all.
+//! A server that is killed as by `kill -9` and starts again: with nothing, or with all that it wrote down. Or its machine crashes,
+//! and what was not forced to the disk is gone, too.
 
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::thread::sleep;
 
-use lock_tests::{Experiment, dose, ms};
+use lock_tests::{Experiment, RedisServer, dose, ms};
 
 use crate::support::contest::{Contest, Outcome};
 use crate::support::worker::{End, Worker};
 
 /// For which no restart is too long.
 const TTL: u64 = 5_000;
+/// For those who wait for a lock that came back when it had been released.
+const SHORT_TTL: u64 = 1_000;
+/// What was written within this time before a crash is gone. Redis forces all to the disk once a second.
+const NOT_ON_DISK: u64 = 400;
 
-/// Kills and starts the server while processes contend, and one holds a lock of its own. Gives how the holder ended.
-fn restarts(config: &'static [&'static str], experiment: &mut Experiment) -> (Outcome, End) {
+/// How the server ends, before it starts again.
+type Ending = fn(&mut RedisServer, &mut Experiment);
+
+/// Ends and starts the server while processes contend, and one holds a lock of its own. Gives how the holder ended.
+fn restarts(
+    ttl: u64,
+    config: &'static [&'static str],
+    experiment: &mut Experiment,
+    ending: Ending,
+) -> (Outcome, End) {
     let contest = Contest {
-        ttl: TTL,
+        ttl,
         wait: 3_000,
         work: 20_000,
         tasks: 4,
@@ -22,10 +37,10 @@ fn restarts(config: &'static [&'static str], experiment: &mut Experiment) -> (Ou
     };
     let mut end = None;
     let outcome = contest.run(|field| {
-        let (holder, _) = Worker::hold(&field.server, "held", TTL);
+        let (holder, _) = Worker::hold(&field.server, "held", ttl);
         while !field.is_over(ms(1_000)) {
             sleep(ms(300));
-            field.server.kill();
+            ending(&mut field.server, experiment);
             sleep(ms(50));
             field.server.boot();
             experiment.saw("restarts", 1);
@@ -37,6 +52,33 @@ fn restarts(config: &'static [&'static str], experiment: &mut Experiment) -> (Ou
     (outcome, end.unwrap())
 }
 
+fn kill(server: &mut RedisServer, _: &mut Experiment) {
+    server.kill();
+}
+
+/// The machine of the server crashes: the end of its file is not there when it starts again.
+fn crash(server: &mut RedisServer, experiment: &mut Experiment) {
+    let file = append_only_file(server);
+    let on_disk = fs::metadata(&file).unwrap().len();
+    sleep(ms(NOT_ON_DISK));
+    server.kill();
+    let file = File::options().write(true).open(file).unwrap();
+    let lost = file.metadata().unwrap().len().checked_sub(on_disk).expect("it is not rewritten");
+    file.set_len(on_disk).unwrap();
+    experiment.saw("bytes lost in crashes", usize::try_from(lost).unwrap());
+}
+
+fn append_only_file(server: &RedisServer) -> PathBuf {
+    let setting = |name: &str| {
+        let (_, value): (String, String) = server.cli(&format!("CONFIG GET {name}"));
+        value
+    };
+    let dir = PathBuf::from(setting("dir")).join(setting("appenddirname"));
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut grows = files.filter(|path| path.to_string_lossy().ends_with(".incr.aof"));
+    grows.next().unwrap()
+}
+
 /// Locks and counter are gone: the clock of the server keeps the numbers growing, and holders are told.
 #[test]
 fn a_server_that_restarts_empty_makes_no_number_smaller() {
@@ -44,19 +86,20 @@ fn a_server_that_restarts_empty_makes_no_number_smaller() {
     let fault = "kill -9 and restart without persistence";
     let name = "numbers grow, loss is noticed, a resource that checks tokens loses no update";
     let mut experiment = Experiment::new(24, name, fault, &events);
-    let (_, end) = restarts(&[], &mut experiment);
+    let (_, end) = restarts(TTL, &[], &mut experiment, kill);
     experiment.saw("leases lost", usize::from(end.lost.is_some()));
     experiment.finish();
 }
 
-/// The last second may be gone.
+/// Locks that were taken are free again, and locks that were released are taken again.
 #[test]
 fn a_server_that_writes_down_each_second_makes_no_number_smaller() {
-    let events = ["restarts", "turns", "steps of a holder"];
-    let fault = "kill -9 and restart, AOF everysec";
+    let events = ["restarts", "turns", "steps of a holder", "bytes lost in crashes"];
+    let fault = "kill -9, the end of the file lost, and restart, AOF everysec";
     let name = "numbers grow, a resource that checks tokens loses no update";
     let mut experiment = Experiment::new(24, name, fault, &events);
-    let (_, end) = restarts(&["appendonly yes", "appendfsync everysec"], &mut experiment);
+    let config = &["appendonly yes", "appendfsync everysec"];
+    let (_, end) = restarts(SHORT_TTL, config, &mut experiment, crash);
     experiment.saw("steps of a holder", end.steps);
     experiment.finish();
 }
@@ -68,7 +111,8 @@ fn a_server_that_writes_down_all_keeps_locks_and_exclusion() {
     let fault = "kill -9 and restart, AOF always";
     let name = "no two turns at once, leases outlive the server, numbers grow";
     let mut experiment = Experiment::new(24, name, fault, &events);
-    let (outcome, end) = restarts(&["appendonly yes", "appendfsync always"], &mut experiment);
+    let (outcome, end) =
+        restarts(TTL, &["appendonly yes", "appendfsync always"], &mut experiment, kill);
     let handovers = outcome.history.check();
     assert!(handovers > 5, "{handovers} {}", outcome.words());
     assert!(end.lost.is_none() && end.released == "Ok(InTime)", "{end:?}");

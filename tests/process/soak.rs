@@ -32,6 +32,7 @@ fn contest(name: &'static str) -> Contest {
         processes: 8,
         tasks: 4,
         work: 10_000,
+        renewed: TTL,
         fenced: true,
         config: &["appendonly yes", "appendfsync always"],
         ..Contest::new(name, 2, Duration::from_secs(seconds))
@@ -73,12 +74,13 @@ fn check(outcome: &Outcome, scene: &Scene<'_>, experiment: &mut Experiment) {
     assert!(outcome.remains.is_empty(), "{words}");
     experiment.ran(1);
     experiment.saw("turns", outcome.history.turns());
+    experiment.saw("turns longer than a ttl", outcome.renewed);
     experiment.saw("hand-overs between processes", handovers);
 }
 
 fn experiment(name: &'static str, fault: &'static str, faults: &[Fault]) -> Experiment {
     let mut events: Vec<_> = faults.iter().map(|fault| fault.name).collect();
-    events.extend(["turns", "hand-overs between processes"]);
+    events.extend(["turns", "turns longer than a ttl", "hand-overs between processes"]);
     Experiment::new(44, name, fault, &events)
 }
 

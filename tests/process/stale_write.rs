@@ -22,19 +22,17 @@ fn stop_holders(name: &'static str, resource: &'static str, fenced: bool) -> (Ou
         bound: false,
         ..Contest::new(name, 1, ms(dose(4) as u64 * 1_000))
     };
-    let mut stopped = 0;
     let outcome = contest.run(|field| {
+        let mut stopped = 0;
         while !field.is_over(ms(1_200)) {
-            if let Some(holder) = field.holder("k0") {
-                // Up to three times its ttl.
-                field.stop(holder, ms(TTL * (3 + stopped as u64 % 4) / 2));
-                stopped += 1;
-            }
-            sleep(ms(60));
+            // Up to three times its ttl.
+            stopped += u64::from(field.stop_holder("k0", ms(TTL * (3 + stopped % 4) / 2)));
+            sleep(ms(20));
         }
     });
     // Stopped or not, no turn begins late or in another one's lease.
     let _handovers = outcome.history.check();
+    let stopped = outcome.history.stopped_holders();
     (outcome, stopped)
 }
 

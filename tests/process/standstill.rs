@@ -20,7 +20,8 @@ fn still_holds(worker: Worker) -> bool {
 /// Contends while the server stands still, now and then, for less than a lease and for more. `stand` makes it, for a time.
 fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&Field, Duration)) {
     let span = ms(dose(5) as u64 * 1_000);
-    let contest = Contest { ttl: TTL, wait: 700, work: 2_000, ..Contest::new(name, 3, span) };
+    let (ttl, renewed) = (TTL, TTL);
+    let contest = Contest { ttl, renewed, wait: 700, work: 2_000, ..Contest::new(name, 3, span) };
     let outcome = contest.run(|field| {
         let mut round = 0;
         while !field.is_over(ms(2 * TTL + 700)) {
@@ -57,13 +58,20 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
     assert!(outcome.remains.is_empty(), "{words}");
     experiment.ran(1);
     experiment.saw("turns", outcome.history.turns());
+    experiment.saw("turns longer than a ttl", outcome.renewed);
     experiment.saw("outcomes that nobody knows", usize::try_from(outcome.unknown).unwrap());
     experiment.finish();
 }
 
 const NAME: &str = "no two turns at once, leases end or last, waits end in time, no busy loop";
-const EVENTS: [&str; 5] =
-    ["standstills", "leases kept", "leases lost", "turns", "outcomes that nobody knows"];
+const EVENTS: [&str; 6] = [
+    "standstills",
+    "leases kept",
+    "leases lost",
+    "turns",
+    "turns longer than a ttl",
+    "outcomes that nobody knows",
+];
 
 #[test]
 fn a_server_that_is_stopped_breaks_no_exclusion_and_no_time_limit() {

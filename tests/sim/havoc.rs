@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::net::Way;
-use crate::world::Stage;
+use crate::fake::{Counts, Fake};
+use crate::net::{Machine, Way};
+use crate::world::{Stage, World};
 
 impl Stage {
     /// Injects one that is over after `span`. Whether a client was killed.
@@ -17,43 +18,39 @@ impl Stage {
         let note = |what: &str| {
             world.log.note(|| format!("FAULT {what}: client {chosen}, {way:?}, {span:?}"))
         };
+        let struck = |world: &World, times: usize| {
+            world.count(|counts| counts.faults += usize::from(times > 0));
+        };
         match self.dice.within(0..=11) {
             0 | 1 => {
                 note("packets in one direction are held up");
                 machine.hold(way);
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    machine.release(way);
-                });
+                release_after(world, machine, vec![way], span);
             }
             2 => {
                 note("the network is down");
                 machine.hold(Way::Up);
                 machine.hold(Way::Down);
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    machine.release(Way::Up);
-                    machine.release(Way::Down);
-                });
+                release_after(world, machine, vec![Way::Up, Way::Down], span);
             }
             9 | 10 => {
                 note("packets on open streams are held up");
                 machine.hold_open_streams(way);
-                let _ended = tokio::spawn(async move {
-                    sleep(span).await;
-                    machine.release(way);
-                });
+                release_after(world, machine, vec![way], span);
             }
             3 => {
                 note("streams break, with what was asked for");
+                struck(world, machine.streams());
                 machine.reset(false);
             }
             4 => {
                 note("streams break behind what was asked for");
+                struck(world, machine.streams());
                 machine.reset(true);
             }
             5 => {
                 note("streams fall silent");
+                struck(world, machine.streams());
                 machine.silence(way);
             }
             6 => {
@@ -63,6 +60,7 @@ impl Stage {
                 }
                 machine.kill(self.dice.chance(50));
                 self.lives[chosen].task.abort();
+                struck(world, 1);
                 world.count(|counts| counts.killed += 1);
                 self.start_client();
                 return true;
@@ -70,10 +68,12 @@ impl Stage {
             7 => {
                 note("the server stalls");
                 fake.stall(span);
+                count_after(world, fake, span, |counts| counts.stalled);
             }
             8 => {
                 note("messages are lost");
                 fake.lose_messages(span);
+                count_after(world, fake, span, |counts| counts.unheard);
             }
             _ if world.plan.may_forget => {
                 note("the server is gone, and forgets");
@@ -81,6 +81,7 @@ impl Stage {
                 let at = world.log.note(|| "forgotten".to_owned());
                 world.history.forgotten(at, fake.clock_us());
                 fake.forget_all();
+                struck(world, 1);
                 world.count(|counts| counts.forgotten += 1);
                 let net = net.clone();
                 let _ended = tokio::spawn(async move {
@@ -91,8 +92,33 @@ impl Stage {
             _ => {
                 note("scripts are forgotten");
                 fake.forget_scripts();
+                struck(world, 1);
             }
         }
         false
     }
+}
+
+/// What was held up arrives after `span`. If there is anything, the fault struck.
+fn release_after(world: &World, machine: Machine, ways: Vec<Way>, span: Duration) {
+    let world = world.clone();
+    let _ended = tokio::spawn(async move {
+        sleep(span).await;
+        let held_up: usize = ways.iter().map(|way| machine.held_up(*way)).sum();
+        let strikes = held_up > 0 && !machine.is_dead();
+        world.count(|counts| counts.faults += usize::from(strikes));
+        for way in ways {
+            machine.release(way);
+        }
+    });
+}
+
+/// After `span`, the fault struck if the server has counted more of `what`.
+fn count_after(world: &World, fake: &Fake, span: Duration, what: fn(Counts) -> usize) {
+    let (world, fake, before) = (world.clone(), fake.clone(), what(fake.counts()));
+    let _ended = tokio::spawn(async move {
+        sleep(span).await;
+        let strikes = what(fake.counts()) > before;
+        world.count(|counts| counts.faults += usize::from(strikes));
+    });
 }

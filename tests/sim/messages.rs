@@ -103,7 +103,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
         "renewals and releases are held up on a stream that was given up, others pass them",
         &["late renewals", "late releases"],
     );
-    experiment(about, 100, async |mut setting| {
+    experiment(about, 500, async |mut setting| {
         let case = setting.case.clone();
         let (client, machine) = setting.client().await;
         let guard = client.mutex("k").lock().await.unwrap();
@@ -120,7 +120,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
         }
         let released = timeout(ms(3_500), guard.release()).await.unwrap();
         drop(released);
-        let next = client.mutex("k").with_wait(TTL + SOON).lock().await.unwrap();
+        let next = client.mutex("k").with_wait(SOON).lock().await.unwrap();
         let left = next.remaining();
         let before = setting.fake.counts();
         machine.release(Way::Up);

@@ -14,6 +14,8 @@ const LEAST_FAULTS: u64 = 0;
 const MOST_FAULTS: u64 = 7;
 /// At least one, for what nobody knows the outcome of is what a lock has to be good at.
 const MOST_LOST_ANSWERS: u64 = 3;
+/// Of twelve.
+const LONG_TTLS: u64 = 2;
 
 /// The circumstances.
 #[derive(Debug)]
@@ -38,8 +40,13 @@ impl Plan {
         let usual = dice.within(0..=5);
         let longest = dice.one_of(&[5, 20, 200]);
         let may_forget = dice.chance(25);
+        let ttl = match dice.within(0..=11) {
+            // Far longer than anything but a lock that is left to it.
+            ..LONG_TTLS => 10_000,
+            short => [300, 1_000, 3_000][short as usize % 3],
+        };
         Self {
-            ttl: Duration::from_millis(dice.one_of(&[300, 1_000, 3_000])),
+            ttl: Duration::from_millis(ttl),
             clients: dice.within(2..=4),
             traits: Traits {
                 resp3: dice.chance(80),
@@ -104,5 +111,5 @@ counts! {
     turned_away: "acquisitions refused by a drain",
     killed: "killed clients",
     forgotten: "servers that forgot",
-    faults: "faults",
+    faults: "faults that struck",
 }

@@ -10,7 +10,7 @@ use crate::crowd;
 use crate::dice::Dice;
 use crate::fake::Traits;
 use crate::net::Machine;
-use crate::setting::{EXACT, Setting, TTL, simulated};
+use crate::setting::{EXACT, Setting, simulated};
 
 const WAITERS: usize = 50;
 /// Between two who come, so that the order of their claims is known.
@@ -19,9 +19,11 @@ const APART: Duration = ms(25);
 const HOLD: Duration = ms(5);
 /// From one who is alive to the next, if nobody died between them: the hold, the release and the message.
 const STEP: Duration = ms(40);
+/// No longer than a claim.
+const TTL: Duration = ms(3_000);
 /// What one who died costs those behind: its claim (at most 3 s; whoever died as the holder may have made it a full ttl), and
 /// until somebody asks, which each does once a second.
-const DEAD: Duration = Duration::from_millis(3_000 + 1_100);
+const DEAD: Duration = ms(3_000 + 1_100);
 const SEEDS: usize = 12;
 
 /// One who waits, as a process of its own.

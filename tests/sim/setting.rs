@@ -24,8 +24,8 @@ pub(crate) struct Setting {
 
 pub(crate) const EXACT: Traits = Traits { resp3: true, clock_rate: 1_000_000 };
 pub(crate) const NEAR: Latency = Latency { usual: 3, longest: 3, slow: 0 };
-/// The ttl of clients that do not choose another.
-pub(crate) const TTL: Duration = Duration::from_secs(3);
+/// The ttl of clients that do not choose another: well above [`SOON`], so that a lock which is left to it is noticed.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
 /// How long a client waits for an answer.
 pub(crate) const REQUEST: Duration = Duration::from_millis(200);
 /// How soon what was given up is released, once the server can be reached: pauses between attempts, and some to connect.

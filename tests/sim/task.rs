@@ -27,6 +27,8 @@ pub(crate) struct Task {
 const SLACK: Duration = Duration::from_millis(60);
 /// The longest that a call without a wait takes: behind a call of its own process, and until the store is given up.
 const WITHOUT_WAIT: Duration = Duration::from_millis(1_500);
+/// Of those that are not short, in milliseconds: with the longest ttl all would wait for too long.
+const LONGEST_HOLD: u64 = 6_000;
 /// Two attempts, with a connection each.
 const RELEASE: Duration = Duration::from_millis(3_000);
 
@@ -61,7 +63,7 @@ impl Task {
             return self.dice.ms(0..=30);
         }
         let ttl = self.world.plan.ttl.as_millis() as u64;
-        self.dice.ms(0..=2 * ttl)
+        self.dice.ms(0..=LONGEST_HOLD.min(2 * ttl))
     }
 
     async fn take_turn(&mut self, key: usize, mutex: Mutex) {
@@ -175,6 +177,7 @@ impl Task {
     async fn lock(&mut self, key: usize, mutex: Mutex) -> Option<(usize, MutexGuard)> {
         let wait = self.dice.one_of(&[Some(20), Some(300), Some(1_000), Some(3_000), None, None]);
         let asked = self.asks("asks", key);
+        let held = self.world.is_held(key);
         let start = Instant::now();
         let answer = match wait.map(Duration::from_millis) {
             Some(wait) => {
@@ -186,9 +189,7 @@ impl Task {
         };
         match answer {
             Ok(guard) => {
-                if start.elapsed() > Duration::from_millis(10) {
-                    self.world.count(|counts| counts.contended += 1);
-                }
+                self.world.count(|counts| counts.contended += usize::from(held));
                 Some((self.entered(key, asked, &guard), guard))
             }
             Err(error) => {

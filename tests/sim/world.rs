@@ -100,6 +100,11 @@ impl World {
         }
     }
 
+    /// Whether somebody has the lock, as far as the server knows.
+    pub(crate) fn is_held(&self, key: usize) -> bool {
+        self.fake.remains().contains(&format!("lock:k{key}"))
+    }
+
     pub(crate) fn violation(&self, what: String) {
         self.log.note(|| format!("VIOLATION {what}"));
         self.told.lock().unwrap().violations.push(what);
@@ -237,6 +242,7 @@ async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
         counts.turns = world.history.turns().len();
         counts.excused = excused;
         counts.ambiguous = net.ambiguous();
+        counts.faults += net.answers_lost();
         counts.stale = world.resource.refused();
         counts.queued = served.queued;
         counts.voids = served.voids;
@@ -266,7 +272,6 @@ impl Stage {
             let span = self.dice.ms(10..=LONGEST_FAULT);
             over = over.max(Instant::now() + span);
             killed |= self.inject(span);
-            self.world.count(|counts| counts.faults += 1);
         }
         sleep_until(over).await;
         self.world.log.note(|| "all faults are over".to_owned());
@@ -280,7 +285,6 @@ impl Stage {
             let machine = self.lives[chosen].machine.clone();
             let instead = self.dice.one_of(&[Instead::Break, Instead::FallSilent]);
             let (after, log) = (self.dice.ms(0..=ANSWERS_LOST), self.world.log.clone());
-            self.world.count(|counts| counts.faults += 1);
             let _ended = tokio::spawn(async move {
                 sleep(after).await;
                 log.note(|| format!("FAULT the next answer is lost: client {chosen}, {instead:?}"));

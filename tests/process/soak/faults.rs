@@ -14,6 +14,9 @@ use crate::support::wall::WallClock;
 /// Of the namespace and the bucket that all keys are in.
 const COUNTER: &str = "lock:{0}:fence";
 
+/// To find somebody in the middle of a turn.
+const TRIES: usize = 50;
+
 /// A kind of fault.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
@@ -113,9 +116,12 @@ pub(super) const HARMLESS: [Fault; 9] = [
     Fault {
         name: "holders stopped",
         happen: |scene, field| {
-            let victim = scene.holder(field);
-            field.stop(victim, scene.chance.millis(100, 3 * scene.ttl));
-            1
+            let span = scene.chance.millis(100, 3 * scene.ttl);
+            let struck = (0..TRIES).any(|_| {
+                sleep(ms(5));
+                field.stop_holder("k0", span)
+            });
+            usize::from(struck)
         },
     },
     Fault {

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use lock_tests::history::now;
 use lock_tests::{Experiment, RedisServer, Signal, ms};
 
-use crate::support::history::{Ground, History};
+use crate::support::history::{Ground, History, Stop};
 use crate::support::worker::{Worker, number};
 
 /// How they contend.
@@ -20,6 +21,9 @@ pub(crate) struct Contest {
     pub(crate) tasks: u64,
     /// How long a body takes, in microseconds.
     pub(crate) work: u64,
+    /// Besides, some tasks of each process, on keys of their own, have this ttl, in milliseconds, and hold for longer than it every
+    /// other time, so that leases must be renewed. 0: there are none.
+    pub(crate) renewed: u64,
     /// What the lock protects: numbers in files, or in rows of a table.
     pub(crate) resource: &'static str,
     /// Whether the resource checks tokens.
@@ -38,7 +42,8 @@ pub(crate) struct Field {
     pub(crate) ground: Ground,
     pub(crate) end: Instant,
     args: Vec<String>,
-    stops: usize,
+    renewed: Duration,
+    stops: Vec<Stop>,
 }
 
 /// What came of it.
@@ -58,6 +63,8 @@ pub(crate) struct Outcome {
     pub(crate) overrun: u64,
     /// Commands, as the server counted them.
     pub(crate) calls: u64,
+    /// Turns of renewed leases: those that were longer than the ttl.
+    pub(crate) renewed: usize,
     /// Keys that were left when all had ended.
     pub(crate) remains: Vec<String>,
     // Shown by a failed assertion.
@@ -76,6 +83,7 @@ impl Contest {
             processes: 4,
             tasks: 8,
             work: 500,
+            renewed: 0,
             resource: "file",
             fenced: false,
             bound: true,
@@ -103,13 +111,16 @@ impl Contest {
             format!("tasks={}", self.tasks),
             format!("keys={}", self.keys),
             format!("work={}", self.work),
+            format!("renewed={}", self.renewed),
             format!("resource={}", self.resource),
             format!("fenced={}", u8::from(self.fenced)),
             format!("bound={}", u8::from(self.bound)),
             format!("dir={}", ground.path().display()),
         ];
         let end = Instant::now() + self.span;
-        let mut field = Field { server, workers: Vec::new(), ground, end, args, stops: 0 };
+        let renewed = ms(self.renewed);
+        let (workers, stops) = (Vec::new(), Vec::new());
+        let mut field = Field { server, workers, ground, end, args, renewed, stops };
         for _ in 0..self.processes {
             field.join();
         }
@@ -141,10 +152,38 @@ impl Field {
 
     /// Stops a worker for a time.
     pub(crate) fn stop(&mut self, worker: usize, span: Duration) {
-        self.workers[worker].signal(Signal::STOP);
-        std::thread::sleep(span);
+        let from = self.halt(worker);
+        self.resume(worker, from, span);
+    }
+
+    /// Stops the worker that has the lock of `key` for a time; whether one was in the middle of a turn.
+    pub(crate) fn stop_holder(&mut self, key: &str, span: Duration) -> bool {
+        let Some(worker) = self.holder(key) else { return false };
+        let from = self.halt(worker);
+        if self.holder(key) == Some(worker) {
+            self.resume(worker, from, span);
+            return true;
+        }
+        // It was done before it stood still.
         self.workers[worker].signal(Signal::CONT);
-        self.stops += 1;
+        false
+    }
+
+    /// When it stood still.
+    fn halt(&self, worker: usize) -> u128 {
+        let worker = &self.workers[worker];
+        worker.signal(Signal::STOP);
+        while !worker.is_stopped() {
+            std::thread::sleep(ms(1));
+        }
+        now()
+    }
+
+    fn resume(&mut self, worker: usize, from: u128, span: Duration) {
+        std::thread::sleep(span);
+        let worker = &self.workers[worker];
+        self.stops.push(Stop { pid: worker.pid(), from, to: now() });
+        worker.signal(Signal::CONT);
     }
 
     /// Whether less than `left` of the contest is left.
@@ -152,7 +191,7 @@ impl Field {
         Instant::now() + left >= self.end
     }
 
-    /// The worker that has the lock of `key`, or had it last.
+    /// The worker that is in the middle of a turn on `key`.
     pub(crate) fn holder(&self, key: &str) -> Option<usize> {
         let pid = self.ground.holder(key)?;
         self.workers.iter().position(|worker| worker.pid() == pid)
@@ -160,6 +199,7 @@ impl Field {
 
     fn outcome(self) -> Outcome {
         let mut reports = Vec::new();
+        std::thread::sleep(self.end.saturating_duration_since(Instant::now()));
         for worker in self.workers {
             reports.push(worker.next().1);
             assert!(worker.ends_well());
@@ -175,6 +215,7 @@ impl Field {
         }
         let mut history = self.ground.history();
         history.stops = self.stops;
+        let renewed = history.turns_longer_than(self.renewed);
         let sum = |name: &str| reports.iter().map(|report| number(report, name)).sum();
         let overrun = reports.iter().map(|report| number(report, "overrun")).max();
         Outcome {
@@ -188,6 +229,7 @@ impl Field {
             overrun: overrun.unwrap(),
             calls: self.server.script_calls(),
             remains,
+            renewed,
             history,
             reports,
         }
@@ -214,13 +256,13 @@ impl Outcome {
     /// What a failed assertion shows.
     pub(crate) fn words(&self) -> String {
         let Self { turns, total, busy, lost, failed, unknown, late, overrun, calls, .. } = self;
-        let Self { remains, reports, history, .. } = self;
+        let Self { renewed, remains, reports, history, .. } = self;
         let (overstayed, cut) = (history.overstayed(), history.cut_off());
         let (refused, stale) = (history.refused(), history.stale());
         format!(
             "turns={turns} total={total} busy={busy} lost={lost} failed={failed} unknown={unknown} \
              late={late} overrun={overrun} calls={calls} overstayed={overstayed} cut={cut} \
-             refused={refused} stale={stale} remains={remains:?} {reports:?}"
+             refused={refused} stale={stale} renewed={renewed} remains={remains:?} {reports:?}"
         )
     }
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use lock_tests::history::{Turn, check_but_within};
 
@@ -22,8 +23,18 @@ pub(crate) struct History {
     writes: BTreeMap<String, Vec<Write>>,
     /// The turns of each process that came to their end.
     pub(crate) shares: Vec<usize>,
-    /// How often a process was stopped: each time, one may have been between the last look at its lease and its first step.
-    pub(crate) stops: usize,
+    /// By owner.
+    pids: Vec<u32>,
+    /// Each time that a process was stopped, one may have been between the last look at its lease and its first step.
+    pub(crate) stops: Vec<Stop>,
+}
+
+/// A process stood still.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stop {
+    pub(crate) pid: u32,
+    pub(crate) from: u128,
+    pub(crate) to: u128,
 }
 
 /// A turn, and when its task had begun to ask for it.
@@ -56,7 +67,7 @@ impl Ground {
         &self.dir
     }
 
-    /// The process that had the last turn on `key`, or has it still.
+    /// The process that is in the middle of a turn on `key`; killed there, it stays so until the next turn.
     pub(crate) fn holder(&self, key: &str) -> Option<u32> {
         fs::read_to_string(self.dir.join(format!("holder-{key}"))).ok()?.parse().ok()
     }
@@ -73,10 +84,9 @@ impl Ground {
         for entry in fs::read_dir(&self.dir).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if !name.starts_with("log-") {
-                continue;
-            }
+            let Some(pid) = name.strip_prefix("log-") else { continue };
             let owner = history.shares.len();
+            history.pids.push(pid.parse().unwrap());
             let log = fs::read_to_string(&path).unwrap();
             let done = log.lines().filter(|line| history.read(line, owner)).count();
             history.shares.push(done);
@@ -140,7 +150,7 @@ impl History {
     pub(crate) fn check_numbers(&self) {
         let late = self.entries().filter(|entry| entry.turn.enter >= entry.turn.deadline);
         let late: Vec<_> = late.map(|entry| entry.turn).collect();
-        assert!(late.len() <= self.stops, "they began too late: {late:?}");
+        assert!(late.len() <= self.stops.len(), "they began too late: {late:?}");
         for (key, entries) in &self.turns {
             let mut seen = HashSet::new();
             for Entry { turn, .. } in entries {
@@ -199,6 +209,28 @@ impl History {
     /// Turns that went on after their lease.
     pub(crate) fn overstayed(&self) -> usize {
         self.entries().filter(|entry| entry.done && entry.turn.exit > entry.turn.deadline).count()
+    }
+
+    /// Turns of the tasks that hold for longer than their `ttl`, as long as they believed in their leases, that were so.
+    pub(crate) fn turns_longer_than(&self, ttl: Duration) -> usize {
+        let on_renewed = self.turns.iter().filter(|(key, _)| key.starts_with('r'));
+        let held = on_renewed
+            .flat_map(|(_, entries)| entries)
+            .map(|Entry { turn, .. }| turn.exit.min(turn.deadline).saturating_sub(turn.enter));
+        held.filter(|held| *held > ttl.as_nanos()).count()
+    }
+
+    /// How many of the stops struck a process in the middle of a turn, under a lease that was good.
+    pub(crate) fn stopped_holders(&self) -> usize {
+        let holds = |stop: &&Stop| {
+            self.entries().any(|Entry { turn, .. }| {
+                self.pids[turn.owner] == stop.pid
+                    && turn.enter < stop.from
+                    && stop.from < turn.exit.min(turn.deadline)
+                    && stop.to <= turn.exit
+            })
+        };
+        self.stops.iter().filter(holds).count()
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {

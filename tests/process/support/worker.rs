@@ -1,6 +1,7 @@
 //! A worker process that a test started.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -121,12 +122,18 @@ impl Worker {
 
     /// The time that it has spent on a processor.
     pub(crate) fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
-        // Behind the name, which may hold anything: user and system time are the 12th and 13th, in hundredths of a second.
-        let (_, rest) = stat.rsplit_once(')').unwrap();
-        let times = rest.split_whitespace().skip(11).take(2);
+        // User and system time are the 12th and 13th, in hundredths of a second.
+        let stat = stat(Path::new(&format!("/proc/{}", self.pid()))).unwrap();
+        let times = stat.split_whitespace().skip(11).take(2);
         let ticks: u64 = times.map(|time| time.parse::<u64>().unwrap()).sum();
         Duration::from_millis(ticks * 10)
+    }
+
+    /// Whether all its threads stand still by a signal, or it has ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let mut stats = threads.map(|thread| stat(&thread.unwrap().path()));
+        stats.all(|stat| stat.is_none_or(|stat| stat.starts_with(['T', 'Z'])))
     }
 
     /// Kills it as `kill -9` does.
@@ -147,6 +154,12 @@ impl Drop for Worker {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// What the kernel says about a process or a thread, behind its name, which may hold anything; `None` if there is none any more.
+fn stat(of: &Path) -> Option<String> {
+    let stat = std::fs::read_to_string(of.join("stat")).ok()?;
+    Some(stat.rsplit_once(')').unwrap().1.trim_start().to_owned())
 }
 
 /// The number that follows `name=` in an event.

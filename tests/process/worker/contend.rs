@@ -1,5 +1,5 @@
 //! Many tasks take turns on a few keys: each turn adds one to a number that the lock protects, slowly and without any care,
-//! and records when it began and ended.
+//! and records when it began and ended, and until when its lease was believed in.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,6 +16,10 @@ use crate::{Args, say};
 
 /// Two readings of a clock in a row take no longer, unless the process is stopped in between. In nanoseconds.
 const SOON: u128 = 5_000_000;
+/// Long work looks at its lease this often.
+const STEP: Duration = Duration::from_millis(40);
+/// Where leases are to be renewed, so many tasks of each process hold them for longer than their ttl, each on a key of its own.
+const RENEWED_KEYS: u64 = 2;
 
 /// What the tasks of a process share.
 struct Contest {
@@ -64,10 +68,19 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         dir,
     });
     let mut running = Vec::new();
-    for task in 0..tasks {
+    // Where there are more keys than tasks, each goes from key to key.
+    let (first, step) = if keys > tasks { (u64::from(std::process::id()), 1) } else { (0, 0) };
+    for task in first..first + tasks {
         let (client, contest) = (client.clone(), Arc::clone(&contest));
-        let key = format!("k{}", task % keys);
-        running.push(tokio::spawn(async move { contest.contend(&client, &key).await }));
+        let key = move |turn: u64| format!("k{}", (task + step * turn) % keys);
+        running.push(tokio::spawn(async move { contest.contend(&client, key, None).await }));
+    }
+    let renewed = args.millis("renewed");
+    for number in 0..if renewed.is_zero() { 0 } else { RENEWED_KEYS } {
+        let (client, contest) = (client.clone(), Arc::clone(&contest));
+        let key = move |_| format!("r{number}");
+        running
+            .push(tokio::spawn(async move { contest.contend(&client, key, Some(renewed)).await }));
     }
     let mut all = Counts::default();
     for task in running {
@@ -81,24 +94,40 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
 
 /// Says what the numbers are in all.
 pub(crate) fn total(args: &Args) {
-    say(&format!("total={}", Resource::open(args).total(args.number("keys"))));
+    let keys = (0..args.number("keys")).map(|number| format!("k{number}"));
+    let keys = keys.chain((0..RENEWED_KEYS).map(|number| format!("r{number}")));
+    say(&format!("total={}", Resource::open(args).total(keys)));
 }
 
 impl Contest {
-    async fn contend(&self, client: &LockClient, key: &str) -> Counts {
-        let options = LockOptions::new().with_wait(self.wait);
-        let mutex = client.mutex(key).with_options(options);
+    /// Takes turns, each on the key that `key` says; `renewed`: with this ttl, and for longer than it every other time.
+    async fn contend(
+        &self,
+        client: &LockClient,
+        key: impl Fn(u64) -> String,
+        renewed: Option<Duration>,
+    ) -> Counts {
+        // Longer than it takes until each process has had the key once.
+        let wait = renewed.map_or(self.wait, |ttl| self.wait.max(ttl * 15));
+        let mut options = LockOptions::new().with_wait(wait);
+        if let Some(ttl) = renewed {
+            options = options.with_ttl(ttl);
+        }
         let mut counts = Counts::default();
-        while now() < self.end {
-            let asked = now();
-            let polls = Polls::default();
+        for number in 0.. {
+            if now() >= self.end {
+                break;
+            }
+            let (asked, polls, key) = (now(), Polls::default(), key(number));
+            let mutex = client.mutex(&*key).with_options(options);
+            let long = renewed.filter(|_| number % 2 == 0);
             let outcome = if self.bound {
-                let body = mutex.run(async |lease| self.turn(key, asked, &lease, &polls).await);
-                polls.of(body).await
+                let body = async |lease: Lease| self.turn(&key, asked, &lease, &polls, long).await;
+                polls.of(mutex.run(body)).await
             } else {
                 match mutex.lock().await {
                     Ok(guard) => {
-                        self.turn(key, asked, &guard, &polls).await;
+                        self.turn(&key, asked, &guard, &polls, long).await;
                         // A lost lease is told by the log.
                         drop(guard.release().await);
                         Ok(())
@@ -112,7 +141,7 @@ impl Contest {
                 Err(error) if error.is_lost() => counts.lost += 1,
                 Err(error) => {
                     let waited = now() - asked;
-                    let overrun = waited.saturating_sub(self.wait.as_nanos()) / 1_000_000;
+                    let overrun = waited.saturating_sub(wait.as_nanos()) / 1_000_000;
                     counts.overrun = counts.overrun.max(overrun);
                     if error.is_busy() {
                         counts.busy += 1;
@@ -129,28 +158,49 @@ impl Contest {
         counts
     }
 
-    async fn turn(&self, key: &str, asked: u128, lease: &Lease, polls: &Polls) {
+    async fn turn(
+        &self,
+        key: &str,
+        asked: u128,
+        lease: &Lease,
+        polls: &Polls,
+        long: Option<Duration>,
+    ) {
         polls.begin(lease);
-        let turn = Turn::begin(self, key, asked, lease);
-        std::fs::write(self.dir.join(format!("holder-{key}")), std::process::id().to_string())
-            .unwrap();
+        let mut turn = Turn::begin(self, key, asked, lease);
         let Ok(before) = self.resource.read(key, turn.token) else {
             return turn.wrote(now(), false);
         };
-        tokio::time::sleep(self.work).await;
-        let _late = polls.polled();
+        // A third longer than its ttl, if there is time.
+        let long = long.map(|ttl| ttl + ttl / 3).filter(|long| now() + long.as_nanos() < self.end);
+        let done = now() + long.unwrap_or(self.work).as_nanos();
+        loop {
+            let left = Duration::from_nanos(u64::try_from(done.saturating_sub(now())).unwrap());
+            tokio::time::sleep(left.min(STEP)).await;
+            let _late = polls.polled();
+            turn.look_at(lease);
+            if now() >= done {
+                break;
+            }
+        }
         let (at, written) = self.resource.write(key, before + 1, turn.token);
         turn.wrote(at, written.is_ok());
         turn.done();
+    }
+
+    /// Where it is told who is in the middle of a turn.
+    fn holder_file(&self, key: &str) -> PathBuf {
+        self.dir.join(format!("holder-{key}"))
     }
 }
 
 /// A turn that is not over. Recorded when it ends, also if it is dropped.
 struct Turn<'a> {
-    log: &'a File,
+    contest: &'a Contest,
     key: &'a str,
     asked: u128,
     enter: u128,
+    /// Until when the lease was believed in at the last look.
     deadline: u128,
     token: FencingToken,
     done: bool,
@@ -158,17 +208,32 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     fn begin(contest: &'a Contest, key: &'a str, asked: u128, lease: &Lease) -> Self {
-        let enter = now();
-        let left = lease.remaining().as_nanos();
-        // Stopped between the two readings: nothing is known but that it began. Stopped before the first: not even when.
-        let deadline = enter + if left > 0 && now() - enter > SOON { 1 } else { left };
-        let token = lease.fencing_token();
-        Self { log: &contest.log, key, asked, enter, deadline, token, done: false }
+        let (enter, token) = (now(), lease.fencing_token());
+        let mut turn = Self { contest, key, asked, enter, deadline: enter, token, done: false };
+        turn.look_at(lease);
+        let pid = std::process::id().to_string();
+        std::fs::write(contest.holder_file(key), pid).unwrap();
+        turn
+    }
+
+    /// Takes down until when the lease is believed in. It may have been renewed; once it is over it stays as it was.
+    fn look_at(&mut self, lease: &Lease) {
+        loop {
+            let before = now();
+            let left = lease.remaining().as_nanos();
+            if left > 0 {
+                self.deadline = self.deadline.max(before + left);
+            }
+            // Stopped between the two readings, it has seen an end that is too early.
+            if left == 0 || now() - before <= SOON {
+                return;
+            }
+        }
     }
 
     fn wrote(&self, at: u128, accepted: bool) {
-        let Self { key, token, .. } = self;
-        record(self.log, &format!("write {key} {at} {token} {}", u8::from(accepted)));
+        let Self { contest, key, token, .. } = self;
+        record(&contest.log, &format!("write {key} {at} {token} {}", u8::from(accepted)));
     }
 
     fn done(mut self) {
@@ -178,9 +243,18 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let Self { log, key, asked, enter, deadline, token, done } = self;
+        let Self { contest, key, asked, enter, deadline, token, done } = self;
+        let holder = contest.holder_file(key);
+        // Unless it is late, and another one's by now.
+        let pid = std::process::id().to_string();
+        if std::fs::read_to_string(&holder).is_ok_and(|holder| holder == pid) {
+            std::fs::write(holder, "").unwrap();
+        }
         let (exit, done) = (now(), u8::from(*done));
-        record(log, &format!("turn {key} {asked} {enter} {exit} {deadline} {token} {done}"));
+        record(
+            &contest.log,
+            &format!("turn {key} {asked} {enter} {exit} {deadline} {token} {done}"),
+        );
     }
 }
 

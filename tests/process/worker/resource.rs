@@ -107,16 +107,13 @@ impl Resource {
         }
     }
 
-    /// What the numbers of all keys are in all.
-    pub(crate) fn total(&self, keys: u64) -> i64 {
-        let value = |key: u64| {
-            let key = format!("k{key}");
-            match &self.place {
-                Place::Files(dir) => Record::open(dir, &key).get().0,
-                Place::Rows(connection) => value_of(&connection.lock().unwrap(), &key),
-            }
+    /// What the numbers of these keys are in all.
+    pub(crate) fn total(&self, keys: impl Iterator<Item = String>) -> i64 {
+        let value = |key: String| match &self.place {
+            Place::Files(dir) => Record::open(dir, &key).get().0,
+            Place::Rows(connection) => value_of(&connection.lock().unwrap(), &key),
         };
-        (0..keys).map(value).sum()
+        keys.map(value).sum()
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Counts {
     /// Messages that never reached those who were said to hear them.
     pub(crate) unheard: usize,
     pub(crate) commands: usize,
+    /// Times that a command had to wait, since it stalled.
+    pub(crate) stalled: usize,
     pub(crate) renewals: usize,
     pub(crate) releases: usize,
     pub(crate) acquires: usize,
@@ -171,6 +173,7 @@ impl Fake {
             loop {
                 let stalled = self.core().stalled_until.filter(|until| *until > Instant::now());
                 if let Some(until) = stalled {
+                    self.core().counts.stalled += usize::from(!buffer.is_empty());
                     sleep_until(until).await;
                     continue;
                 }

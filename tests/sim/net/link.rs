@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) patience: Duration,
     /// Commands that were executed, and whose answers came later than that or not at all.
     pub(super) ambiguous: usize,
+    /// Answers that were lost because one was to be.
+    pub(super) lost: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -100,6 +102,7 @@ impl State {
             && let Some(instead) = host.instead.take()
         {
             self.ambiguous += usize::from(!dead);
+            self.lost += usize::from(!dead);
             match instead {
                 Instead::Break => return self.reset(id, true),
                 Instead::FallSilent => link.pipes[Way::Down as usize].dead = true,

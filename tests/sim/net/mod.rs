@@ -65,6 +65,7 @@ impl Net {
             server_up: true,
             patience,
             ambiguous: 0,
+            lost: 0,
         };
         Self { state: Arc::new(Mutex::new(state)), server }
     }
@@ -79,6 +80,11 @@ impl Net {
     /// How many commands were executed whose answers did not arrive in time.
     pub(crate) fn ambiguous(&self) -> usize {
         self.lock().ambiguous
+    }
+
+    /// How many answers were [lost](Machine::lose_next_answer).
+    pub(crate) fn answers_lost(&self) -> usize {
+        self.lock().lost
     }
 
     /// The server is gone: its streams break, and nobody can connect until it is back.
@@ -218,6 +224,19 @@ impl Machine {
                 link.pipes[Way::Up as usize].dead = true;
             }
         }
+    }
+
+    /// How many streams are open.
+    pub(crate) fn streams(&self) -> usize {
+        self.net.lock().conns_of(self.host).len()
+    }
+
+    /// How many packets in that direction are held up.
+    pub(crate) fn held_up(&self, way: Way) -> usize {
+        let state = self.net.lock();
+        let links = state.conns_of(self.host).into_iter().filter_map(|id| state.conns.get(&id));
+        let pipes = links.map(|link| &link.pipes[way as usize]).filter(|pipe| !pipe.dead);
+        pipes.flat_map(|pipe| &pipe.packets).filter(|packet| packet.due.is_none()).count()
     }
 
     pub(crate) fn is_dead(&self) -> bool {

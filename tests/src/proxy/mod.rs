@@ -194,10 +194,11 @@ impl Shared {
             }
             let Ok(server) = TcpStream::connect(*self.target.lock().unwrap()) else { continue };
             let link = Link::start(self, client, server);
+            // In this order: whoever cuts the client off meanwhile finds the link in the list, or else is found here.
+            self.links.lock().unwrap().push(Arc::downgrade(&link));
             if self.ignores.load(Ordering::Acquire) {
                 link.go_dark();
             }
-            self.links.lock().unwrap().push(Arc::downgrade(&link));
             link.run(self);
         }
     }
