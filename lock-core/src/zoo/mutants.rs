@@ -157,6 +157,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "faults",
         "a_claim_that_arrives_in_time_but_after_its_release_is_released_again",
     ),
+    code(
+        "awaited-release-is-final",
+        "a release that somebody awaits is not repeated, while a claim of its token is on its way",
+        "faults",
+        "a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock",
+    ),
     lua(
         "void-time-is-ignored",
         "a claim is executed whenever it arrives (simstudioai/sim#6864, madelson/DistributedLock#191)",
