@@ -163,6 +163,18 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "faults",
         "a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock",
     ),
+    code(
+        "plain-claim-is-soon-over",
+        "a claim by plain `SET` is taken for over as soon as one by the script, and arrives later",
+        "faults",
+        "a_plain_claim_that_arrives_behind_its_release_keeps_the_lock",
+    ),
+    code(
+        "plain-claim-again",
+        "a claim by plain `SET` without an answer is repeated as such, and meets itself",
+        "faults",
+        "a_plain_claim_that_is_repeated_meets_itself",
+    ),
     lua(
         "void-time-is-ignored",
         "a claim is executed whenever it arrives (simstudioai/sim#6864, madelson/DistributedLock#191)",
