@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
+use lock_core::testing::settled;
 use lock_core::{LockClient, Released};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, eventually, ms, within};
 
@@ -78,4 +79,33 @@ async fn a_plain_claim_that_is_repeated_meets_itself() {
         "the plain claim, and what the script sets: the lock and the counter"
     );
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
+}
+
+/// The server has forgotten the script, and the claim is cancelled before it says so. Its release is not sent again behind the
+/// text of the script.
+#[tokio::test]
+async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let gate = Gate::new();
+    let held_up = proxy.rule(Op::Acquire, Action::HoldReply(gate.clone())).once();
+    let first = tokio::spawn(client.mutex("first").with_ttl(TTL).lock());
+    eventually("the first is sent", BOUND, || held_up.hits() == 1).await;
+    // Told behind the answer to the first.
+    let forgotten = proxy.rule(Op::Acquire, Action::Refuse("NOSCRIPT No matching script")).once();
+    let (claims, releases) = (proxy.seen(Op::Acquire), proxy.seen(Op::Release));
+    let second = tokio::spawn(client.mutex("second").with_ttl(TTL).lock());
+    eventually("the second is sent", BOUND, || forgotten.hits() == 1).await;
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    eventually("it is released", BOUND, || proxy.seen(Op::Release) > releases).await;
+    gate.open();
+    drop(first.await.unwrap().unwrap());
+    settled(&client).await;
+    // Behind whatever is sent again.
+    drop(client.mutex("third").lock().await.unwrap());
+    settled(&client).await;
+    assert!(!server.has("lock:second"), "it came behind its release");
+    assert_eq!(proxy.seen(Op::Acquire), claims + 2, "the second and the third");
 }

@@ -175,6 +175,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "faults",
         "a_plain_claim_that_is_repeated_meets_itself",
     ),
+    code(
+        "cancelled-claim-is-sent-again",
+        "a claim that was cancelled before the server asked for its script is sent again behind its release",
+        "faults",
+        "a_cancelled_claim_whose_script_is_forgotten_is_sent_again",
+    ),
     lua(
         "void-time-is-ignored",
         "a claim is executed whenever it arrives (simstudioai/sim#6864, madelson/DistributedLock#191)",

@@ -174,7 +174,9 @@ impl Lane {
         let mut answers = self.call(&batch, By::Digest, None).await;
         if answers.as_ref().is_err_and(Fault::is_unknown_script) {
             // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
-            batch.retain(|item| !item.answer.is_closed());
+            batch.retain(|item| {
+                !item.answer.is_closed() || mutant!("cancelled-claim-is-sent-again")
+            });
             answers = self.call(&batch, By::Text, None).await;
         }
         match answers {
