@@ -6,6 +6,7 @@ use lock_core::store::RedisStore;
 use lock_core::testing::settled;
 use lock_core::{LockClient, Released};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, eventually, ms, within};
+use tokio::time::timeout;
 
 /// No key of these tests expires.
 const TTL: Duration = ms(60_000);
@@ -108,4 +109,34 @@ async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
     settled(&client).await;
     assert!(!server.has("lock:second"), "it came behind its release");
     assert_eq!(proxy.seen(Op::Acquire), claims + 2, "the second and the third");
+}
+
+/// So much is under way that a claim waits for its turn, and is cancelled. Releases have theirs before claims.
+#[tokio::test]
+async fn a_claim_that_is_cancelled_before_its_turn_is_sent() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let gate = Gate::new();
+    let held_up = proxy.rule(Op::Acquire, Action::HoldReply(gate.clone())).once();
+    let (claims, releases) = (proxy.seen(Op::Acquire), proxy.seen(Op::Release));
+    let mut others = Vec::new();
+    for number in 1..=4 {
+        others.push(tokio::spawn(client.mutex(format!("other-{number}")).with_ttl(TTL).lock()));
+        eventually("it is sent", BOUND, || proxy.seen(Op::Acquire) == claims + number).await;
+    }
+    assert_eq!(held_up.hits(), 1);
+    let late = client.mutex("k").with_ttl(TTL).lock();
+    timeout(ms(50), late).await.unwrap_err();
+    assert_eq!(proxy.seen(Op::Acquire), claims + 4, "it was sent at once");
+    assert_eq!(proxy.seen(Op::Release), releases, "its release passes the others");
+    gate.open();
+    for other in others {
+        drop(other.await.unwrap().unwrap());
+    }
+    settled(&client).await;
+    drop(client.mutex("last").lock().await.unwrap());
+    settled(&client).await;
+    assert!(!server.has("lock:k"), "it came behind its release");
+    assert_eq!(proxy.seen(Op::Acquire), claims + 5, "the others and the last");
 }

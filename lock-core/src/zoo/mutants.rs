@@ -176,6 +176,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a_plain_claim_that_is_repeated_meets_itself",
     ),
     code(
+        "cancelled-claim-is-sent",
+        "a claim that was cancelled before its turn is sent behind its release",
+        "faults",
+        "a_claim_that_is_cancelled_before_its_turn_is_sent",
+    ),
+    code(
         "cancelled-claim-is-sent-again",
         "a claim that was cancelled before the server asked for its script is sent again behind its release",
         "faults",
