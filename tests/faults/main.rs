@@ -17,6 +17,7 @@ mod harness;
 mod inbox;
 mod keys;
 mod lane;
+mod late;
 mod lifecycle;
 mod locked_functions;
 mod observed;

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::response::Response as AxumResponse;
 use axum::routing::post;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{FutureExt as _, stream};
 use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
@@ -181,6 +181,22 @@ on_every_store! {
         std::thread::sleep(Duration::from_millis(150));
         let error = response.into_body().frame().await.unwrap().unwrap_err();
         assert!(error.downcast_ref::<LockRejection>().unwrap().is_lost());
+    }
+
+    /// The same for one that waits already: its timer is set, and not looked at while the thread is held up.
+    async fn a_late_runtime_polls_a_waiting_body_after_its_deadline(world: World) {
+        let (sender, body) = channel();
+        let hold = Duration::from_millis(1_000);
+        let options = LockOptions::new().with_max_hold(hold);
+        let response = call(world.process().await, options, body).await;
+        let mut body = response.into_body();
+        assert!(body.frame().now_or_never().is_none(), "there is nothing to send yet");
+        sender.send(data("too late")).unwrap();
+        std::thread::sleep(hold);
+        let error = body.frame().now_or_never().unwrap().unwrap().unwrap_err();
+        assert!(error.downcast_ref::<LockRejection>().unwrap().is_lost());
+        assert!(sender.is_closed(), "the inner body is gone");
+        is_released(&world.process().await, "k").await;
     }
 
     async fn over_http_a_request_sent_when_the_body_has_ended_is_not_refused(world: World) {

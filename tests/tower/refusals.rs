@@ -29,6 +29,13 @@ fn grpc_request(content_type: &str) -> Request<String> {
     Request::post("/orders/7").header("content-type", content_type).body(String::new()).unwrap()
 }
 
+/// It is refused with this status, in an answer that no cache may give to anybody else.
+fn check<B>(response: &http::Response<B>, status: StatusCode) {
+    assert_eq!(response.status(), status);
+    let caching: Vec<_> = response.headers().get_all("cache-control").iter().collect();
+    assert_eq!(caching, ["no-store"], "{status}");
+}
+
 fn rejection(response: &Response) -> &LockRejection {
     response.extensions().get().expect("the reason is in the extensions")
 }
@@ -40,7 +47,7 @@ on_every_store! {
         let guard = world.process().await.mutex("order:7").lock().await.unwrap();
 
         let response = app.clone().oneshot(request("/orders/7")).await.unwrap();
-        assert_eq!(response.status(), StatusCode::CONFLICT);
+        check(&response, StatusCode::CONFLICT);
         assert!(rejection(&response).is_busy());
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         let seconds: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
@@ -64,7 +71,7 @@ on_every_store! {
 
         let begin = Instant::now();
         let response = app.oneshot(request("/orders/7")).await.unwrap();
-        assert_eq!(response.status(), StatusCode::CONFLICT);
+        check(&response, StatusCode::CONFLICT);
         assert!(begin.elapsed() >= Duration::from_millis(150), "it did wait");
         guard.release().await.unwrap();
         assert_eq!(desk.counts().entered, 0);
@@ -103,7 +110,7 @@ async fn a_store_that_is_down_is_503_within_the_wait_and_never_busy() {
             let response = app(layer, &desk).oneshot(request("/orders/7")).await.unwrap();
             let limit = wait.unwrap_or_default() + Duration::from_millis(50);
             assert!(begin.elapsed() < limit, "{store} {wait:?}: {:?}", begin.elapsed());
-            assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "{store} {wait:?}");
+            check(&response, StatusCode::SERVICE_UNAVAILABLE);
             assert!(response.headers().contains_key("retry-after"));
             assert!(!rejection(&response).is_busy());
             assert!(rejection(&response).lock_error().unwrap().is_unavailable());
@@ -124,7 +131,7 @@ async fn a_drained_client_is_503() {
     let client = World::memory().process().await;
     client.drain(Duration::from_secs(1)).await;
     let response = app(by_path(client), &Desk::open()).oneshot(request("/orders/7")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    check(&response, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(rejection(&response).lock_error().unwrap().kind(), ErrorKind::Draining);
 }
 
@@ -143,9 +150,29 @@ async fn options_that_cannot_be_used_are_500_and_touch_nothing() {
     for options in options {
         let app = app(by_path(store.client()).with_options(options), &desk);
         let response = app.oneshot(request("/orders/7")).await.unwrap();
-        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR, "{options:?}");
+        check(&response, StatusCode::INTERNAL_SERVER_ERROR);
     }
     assert_eq!((store.claims(), desk.counts().entered), (0, 0));
+}
+
+/// Those that no other test here meets: no key, too many who wait, a lock that was lost.
+#[tokio::test]
+async fn a_cache_may_keep_a_refusal() {
+    let layer = LockLayer::new(World::memory().process().await, HeaderKey::new("order", "x-order"));
+    let full = layer.clone().max_waiters(0);
+    let brief = LockOptions::new().with_max_hold(Duration::from_millis(100));
+    let brief = layer.clone().with_options(brief);
+    for (layer, header, status) in [
+        (layer, "x-other", StatusCode::BAD_REQUEST),
+        (full, "x-order", StatusCode::SERVICE_UNAVAILABLE),
+        (brief, "x-order", StatusCode::SERVICE_UNAVAILABLE),
+    ] {
+        let service = layer.layer(service_fn(async |_: Request<String>| {
+            std::future::pending::<Result<http::Response<String>, Infallible>>().await
+        }));
+        let request = Request::post("/").header(header, "7").body(String::new()).unwrap();
+        check(&service.oneshot(request).await.unwrap(), status);
+    }
 }
 
 #[tokio::test]
@@ -156,7 +183,7 @@ async fn options_leave_the_layer_without_a_wait() {
     let _guard = world.process().await.mutex("order:7").lock().await.unwrap();
     let begin = Instant::now();
     let response = app(layer, &Desk::open()).oneshot(request("/orders/7")).await.unwrap();
-    assert_eq!(response.status(), StatusCode::CONFLICT);
+    check(&response, StatusCode::CONFLICT);
     assert!(begin.elapsed() < Duration::from_secs(1), "the client's own wait is 5 s");
 }
 
@@ -219,7 +246,7 @@ async fn no_secret_reaches_the_client_or_debug() {
     for (card, status) in [(SECRET, StatusCode::CONFLICT), (&*too_long, StatusCode::BAD_REQUEST)] {
         let request = Request::post("/").header("x-card", card).body(String::new()).unwrap();
         let response = service.clone().oneshot(request).await.unwrap();
-        assert_eq!(response.status(), status);
+        check(&response, status);
         experiment.ran(1);
         let rejection = response.extensions().get::<LockRejection>().unwrap();
         let shown = format!("{debug} {rejection:?} {rejection} {:?}", response.headers());

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use lock_core::store::RedisStore;
 use lock_core::testing::settled;
-use lock_core::{LockClient, Released};
+use lock_core::{ErrorKind, LockClient, Released};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 /// Mutants of the scripts replace a piece of them, which must be there when the scripts have changed.
@@ -134,6 +134,24 @@ async fn a_queue_that_cannot_be_read_keeps_the_lock() {
     let guard = client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
     assert_eq!(server.cli::<i64>("RPUSH lock:{0}:q:k precious"), 1);
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    assert!(!server.has("lock:k"));
+    assert_eq!(server.cli::<Vec<String>>("LRANGE lock:{0}:q:k 0 -1"), ["precious"]);
+}
+
+/// The same key makes a free lock one that cannot be had: it is not the name of the lock alone that is to be looked at.
+#[tokio::test]
+async fn a_foreign_queue_is_said_to_be_a_foreign_lock() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    assert_eq!(server.cli::<i64>("RPUSH lock:{0}:q:k precious"), 1);
+    let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(20_000));
+    let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
+    for error in [outcome.unwrap_err(), mutex.try_lock().await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error:?}");
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert!(why.contains("WRONGTYPE") && why.contains("the queue"), "{why}");
+    }
+    settled(&client).await;
     assert!(!server.has("lock:k"));
     assert_eq!(server.cli::<Vec<String>>("LRANGE lock:{0}:q:k 0 -1"), ["precious"]);
 }

@@ -191,7 +191,12 @@ impl Janitor {
         let (mut attempt, mut earlier) = (1, None);
         loop {
             match work.attempt(&*client.store).await {
-                Attempt::Settled(ending) | Attempt::Again(ending, _) => return ending,
+                Attempt::Settled(ending) | Attempt::Again(ending, _) => {
+                    if mutant!("awaited-release-is-final") {
+                        work.done();
+                    }
+                    return ending;
+                }
                 Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {
                     earlier = Some(error);
                 }

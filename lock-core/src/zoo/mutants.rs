@@ -157,6 +157,36 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "faults",
         "a_claim_that_arrives_in_time_but_after_its_release_is_released_again",
     ),
+    code(
+        "awaited-release-is-final",
+        "a release that somebody awaits is not repeated, while a claim of its token is on its way",
+        "faults",
+        "a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock",
+    ),
+    code(
+        "plain-claim-is-soon-over",
+        "a claim by plain `SET` is taken for over as soon as one by the script, and arrives later",
+        "faults",
+        "a_plain_claim_that_arrives_behind_its_release_keeps_the_lock",
+    ),
+    code(
+        "plain-claim-again",
+        "a claim by plain `SET` without an answer is repeated as such, and meets itself",
+        "faults",
+        "a_plain_claim_that_is_repeated_meets_itself",
+    ),
+    code(
+        "cancelled-claim-is-sent",
+        "a claim that was cancelled before its turn is sent behind its release",
+        "faults",
+        "a_claim_that_is_cancelled_before_its_turn_is_sent",
+    ),
+    code(
+        "cancelled-claim-is-sent-again",
+        "a claim that was cancelled before the server asked for its script is sent again behind its release",
+        "faults",
+        "a_cancelled_claim_whose_script_is_forgotten_is_sent_again",
+    ),
     lua(
         "void-time-is-ignored",
         "a claim is executed whenever it arrives (simstudioai/sim#6864, madelson/DistributedLock#191)",

@@ -107,6 +107,8 @@ impl Fault {
     }
 }
 
+/// A claim meets the queue as well, and the server does not say which it was.
+const FOREIGN: &str = "the lock, or the queue of those who wait for it, is of another type";
 const BROKEN: &str = "the connection to redis broke before the answer came";
 
 /// How Redis 7.0, and newer ones, begin to tell that a command of a script is not permitted.
@@ -190,7 +192,10 @@ impl From<Fault> for Error {
             Fault::Refused(error) => discreet(error),
         };
         let what = match code(&error) {
-            Some("WRONGTYPE") => return Self::wrong_kind(error),
+            Some("WRONGTYPE") => {
+                let error = redis::make_extension_error("WRONGTYPE".into(), Some(FOREIGN.into()));
+                return Self::wrong_kind(error);
+            }
             Some("LOCK") => "the grant could not be numbered: look at the fence counter",
             Some("NOPERM") => {
                 "the redis user lacks a permission that locks need: see the ACL line in the \

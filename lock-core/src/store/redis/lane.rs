@@ -174,7 +174,9 @@ impl Lane {
         let mut answers = self.call(&batch, By::Digest, None).await;
         if answers.as_ref().is_err_and(Fault::is_unknown_script) {
             // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
-            batch.retain(|item| !item.answer.is_closed());
+            batch.retain(|item| {
+                !item.answer.is_closed() || mutant!("cancelled-claim-is-sent-again")
+            });
             answers = self.call(&batch, By::Text, None).await;
         }
         match answers {
@@ -324,7 +326,7 @@ fn take_alike(items: &mut VecDeque<Item>, most: usize) -> Option<Vec<Item>> {
     let mut passed = Vec::new();
     while batch.len() < most && passed.len() < SEARCH {
         let Some(item) = items.pop_front() else { break };
-        if item.answer.is_closed() {
+        if item.answer.is_closed() && !mutant!("cancelled-claim-is-sent") {
             continue;
         }
         match batch.first() {

@@ -134,7 +134,7 @@ impl RedisStore {
         // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
         if !claim.fencing
             && place.is_none()
-            && !connection.traces().has(claim.token)
+            && (!connection.traces().has(claim.token) || mutant!("plain-claim-again"))
             && let Some(_alone) = live.lane.alone()
             && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
         {
@@ -197,7 +197,12 @@ impl RedisStore {
         sent_us: u64,
         until: Option<Instant>,
     ) -> Result<Option<Claimed>, Fault> {
-        let void_after = sent_us.saturating_add(micros(PLAIN_CLAIM_IN_FLIGHT));
+        let in_flight = if mutant!("plain-claim-is-soon-over") {
+            Duration::from_millis(1)
+        } else {
+            PLAIN_CLAIM_IN_FLIGHT
+        };
+        let void_after = sent_us.saturating_add(micros(in_flight));
         let traces = self.connection.traces();
         let flight = traces.leave(claim.token, sent_us, void_after, live.generation);
         let mut text = [0; Token::TEXT_LEN];

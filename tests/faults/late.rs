@@ -1,0 +1,142 @@
+//! Claims that arrive when nobody wants them any more: behind the release of their token.
+
+use std::time::Duration;
+
+use lock_core::store::RedisStore;
+use lock_core::testing::settled;
+use lock_core::{LockClient, Released};
+use lock_tests::{Action, Gate, Op, Proxy, RedisServer, eventually, ms, within};
+use tokio::time::timeout;
+
+/// No key of these tests expires.
+const TTL: Duration = ms(60_000);
+const BOUND: Duration = ms(5_000);
+
+/// A client that does not give up a command that is held up.
+async fn patient(proxy: &Proxy) -> LockClient {
+    let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(10_000));
+    LockClient::builder(store.connect().await.unwrap()).build().unwrap()
+}
+
+/// A claim is held up, its connection breaks, and the same claim on the next one is granted. The lock is released, with somebody
+/// waiting for that, before the first one arrives.
+#[tokio::test]
+async fn a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let gate = Gate::new();
+    let stray = proxy.rule(Op::Acquire, Action::Stray(gate.clone())).once();
+    let attempt = tokio::spawn(client.mutex("k").with_ttl(TTL).with_wait(TTL).lock());
+    eventually("it is sent", BOUND, || stray.hits() == 1).await;
+    assert_eq!(proxy.close_all(), 1);
+    let (guard, _) = within("the lock", BOUND, attempt).await;
+    assert_eq!(guard.unwrap().unwrap().release().await.unwrap(), Released::InTime);
+    assert!(!server.has("lock:k"));
+    let sets = server.calls("set");
+    gate.open();
+    // It sets the lock and the counter.
+    eventually("it arrives and is granted", BOUND, || server.calls("set") == sets + 2).await;
+    eventually("it is released again", BOUND, || !server.has("lock:k")).await;
+}
+
+/// A plain `SET` takes a free lock whenever it arrives.
+#[tokio::test]
+async fn a_plain_claim_that_arrives_behind_its_release_keeps_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let gate = Gate::new();
+    let stray = proxy.rule(Op::Other, Action::Stray(gate.clone())).once();
+    let (claims, scripts) = (proxy.seen(Op::Acquire), server.script_calls());
+    let attempt = tokio::spawn(client.mutex("k").without_fencing().with_ttl(TTL).lock());
+    eventually("it is sent", BOUND, || stray.hits() == 1).await;
+    attempt.abort();
+    assert!(attempt.await.unwrap_err().is_cancelled());
+    assert_eq!(proxy.seen(Op::Acquire), claims, "it is no plain claim");
+    assert_eq!(proxy.close_all(), 1);
+    eventually("it is released", BOUND, || server.script_calls() > scripts).await;
+    let sets = server.calls("set");
+    gate.open();
+    eventually("it arrives and is granted", BOUND, || server.calls("set") == sets + 1).await;
+    eventually("it is released again", BOUND, || !server.has("lock:k")).await;
+}
+
+/// A plain claim that was executed, and not answered, is in the way of the next one: the script knows its own.
+#[tokio::test]
+async fn a_plain_claim_that_is_repeated_meets_itself() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let cut_off = proxy.rule(Op::Other, Action::CloseAfter).once();
+    let claims = proxy.seen(Op::Acquire);
+    server.reset_calls();
+    let guard = client.mutex("k").without_fencing().with_ttl(TTL).lock().await.unwrap();
+    assert_eq!(cut_off.hits(), 1);
+    assert_eq!(proxy.seen(Op::Acquire), claims + 1);
+    assert_eq!(
+        server.calls("set"),
+        3,
+        "the plain claim, and what the script sets: the lock and the counter"
+    );
+    assert_eq!(guard.release().await.unwrap(), Released::InTime);
+}
+
+/// The server has forgotten the script, and the claim is cancelled before it says so. Its release is not sent again behind the
+/// text of the script.
+#[tokio::test]
+async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let gate = Gate::new();
+    let held_up = proxy.rule(Op::Acquire, Action::HoldReply(gate.clone())).once();
+    let first = tokio::spawn(client.mutex("first").with_ttl(TTL).lock());
+    eventually("the first is sent", BOUND, || held_up.hits() == 1).await;
+    // Told behind the answer to the first.
+    let forgotten = proxy.rule(Op::Acquire, Action::Refuse("NOSCRIPT No matching script")).once();
+    let (claims, releases) = (proxy.seen(Op::Acquire), proxy.seen(Op::Release));
+    let second = tokio::spawn(client.mutex("second").with_ttl(TTL).lock());
+    eventually("the second is sent", BOUND, || forgotten.hits() == 1).await;
+    second.abort();
+    assert!(second.await.unwrap_err().is_cancelled());
+    eventually("it is released", BOUND, || proxy.seen(Op::Release) > releases).await;
+    gate.open();
+    drop(first.await.unwrap().unwrap());
+    settled(&client).await;
+    // Behind whatever is sent again.
+    drop(client.mutex("third").lock().await.unwrap());
+    settled(&client).await;
+    assert!(!server.has("lock:second"), "it came behind its release");
+    assert_eq!(proxy.seen(Op::Acquire), claims + 2, "the second and the third");
+}
+
+/// So much is under way that a claim waits for its turn, and is cancelled. Releases have theirs before claims.
+#[tokio::test]
+async fn a_claim_that_is_cancelled_before_its_turn_is_sent() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = patient(&proxy).await;
+    let gate = Gate::new();
+    let held_up = proxy.rule(Op::Acquire, Action::HoldReply(gate.clone())).once();
+    let (claims, releases) = (proxy.seen(Op::Acquire), proxy.seen(Op::Release));
+    let mut others = Vec::new();
+    for number in 1..=4 {
+        others.push(tokio::spawn(client.mutex(format!("other-{number}")).with_ttl(TTL).lock()));
+        eventually("it is sent", BOUND, || proxy.seen(Op::Acquire) == claims + number).await;
+    }
+    assert_eq!(held_up.hits(), 1);
+    let late = client.mutex("k").with_ttl(TTL).lock();
+    timeout(ms(50), late).await.unwrap_err();
+    assert_eq!(proxy.seen(Op::Acquire), claims + 4, "it was sent at once");
+    assert_eq!(proxy.seen(Op::Release), releases, "its release passes the others");
+    gate.open();
+    for other in others {
+        drop(other.await.unwrap().unwrap());
+    }
+    settled(&client).await;
+    drop(client.mutex("last").lock().await.unwrap());
+    settled(&client).await;
+    assert!(!server.has("lock:k"), "it came behind its release");
+    assert_eq!(proxy.seen(Op::Acquire), claims + 5, "the others and the last");
+}
