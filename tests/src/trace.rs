@@ -1,7 +1,7 @@
 //! What was logged.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
@@ -22,6 +22,13 @@ struct Text(Arc<Mutex<Vec<u8>>>);
 impl Trace {
     /// Begins to capture.
     pub fn start() -> Self {
+        // Whether a place may log is remembered for all threads. With one who listens everywhere, and tells nobody, it always may,
+        // whatever begins and ends in other tests at the same time.
+        static LISTENER: Once = Once::new();
+        LISTENER.call_once(|| {
+            // One that is there already listens as well.
+            let _there = tracing::subscriber::set_global_default(tracing_subscriber::registry());
+        });
         let text = Text::default();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)

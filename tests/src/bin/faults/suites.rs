@@ -29,6 +29,8 @@ const SMALL: Dose =
 /// Optimised, with all checks of a debug build: what computes rather than waits.
 const FAST: Option<&str> = Some("programme");
 /// Most tests wait rather than work, so two cores serve more than two of them.
+const SIX_AT_A_TIME: &[&str] = &["--test-threads", "6"];
+/// With processes of their own.
 const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
 /// A real clock is compared with another one, and nothing may take the processors meanwhile.
 const ONE_AT_A_TIME: &[&str] = &["--test-threads", "1"];
@@ -83,12 +85,12 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a proxy that injects faults in front of a real server",
-        quick: Dose { seconds: 80, arguments: FOUR_AT_A_TIME, ..SMALL },
+        quick: Dose { seconds: 70, arguments: SIX_AT_A_TIME, ..SMALL },
         full: Dose {
             words: "four times",
             seconds: 240,
             variables: &[("LOCK_TESTS_DOSE", "4")],
-            arguments: FOUR_AT_A_TIME,
+            arguments: SIX_AT_A_TIME,
             ..SMALL
         },
     },
