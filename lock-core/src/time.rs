@@ -1,4 +1,4 @@
-//! The one place that reads a clock.
+//! The clock by which leases are judged, and the one place that reads it.
 //!
 //! A lease is a promise about elapsed time, so the clock must count the time that the machine
 //! spends suspended (the server's TTL runs on meanwhile) and must not follow the wall clock.

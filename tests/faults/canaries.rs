@@ -1,4 +1,4 @@
-//! Secrets that are looked for in everything that is said: errors with their sources, `Debug`, logs at every level, panics
+//! Secrets that are looked for in everything that is said: errors with their sources, `Debug`, logs at every level
 //! (experiment 36). The layer's part is `no_secret_reaches_the_client_or_debug`.
 
 use std::error::Error as _;

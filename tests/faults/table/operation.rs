@@ -182,8 +182,11 @@ impl Operation {
             // To those who asked it is an error as any other, but for the one who tells when it was done.
             (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
             (_, HalfDone, _) => self.allowed(NotNow, times),
-            (Greet | AskTime | Subscribe, Vague, _) => self.allowed(NotNow, times),
-            (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Vague, _) => &[Unknown],
+            // No lock is concerned.
+            (Greet | AskTime | Subscribe, Vague, _)
+            | (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Vague, _) => {
+                self.allowed(NotNow, times)
+            }
             // Some garbage is as good as an answer that is not looked at.
             (Greet, Nonsense, _) => &[Done],
             (CheckInfo, Nonsense, _) => &[Unknown],

@@ -23,6 +23,7 @@ pub(super) async fn check(connection: &Arc<Connection>) -> Result<(), Error> {
             tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
             String::new()
         }
+        Err(Fault::Refused(error)) => return Err(Error::refused(error, true)),
         Err(fault) => return Err(fault.into()),
     };
     let field = |name: &str| {
@@ -85,6 +86,8 @@ async fn check_permissions(connection: Arc<Connection>, live: Arc<Live>) -> Resu
         Ok(()) => Ok(()),
         // A user who is confined to another namespace is refused this name; its own is not known here.
         Err(Fault::Refused(error)) if error::is_about_a_key(&error) => Ok(()),
+        // No lock of anybody is concerned.
+        Err(Fault::Refused(error)) => Err(Error::refused(error, true)),
         Err(fault) => Err(fault.into()),
     }
 }

@@ -178,19 +178,22 @@ impl From<Fault> for Error {
         // Without memory our scripts get no further than their first write. The token is ended in any case.
         let undone = fault.is_without_effect()
             || matches!(&fault, Fault::Refused(error) if code(error) == Some("OOM"));
-        let error = match fault {
-            Fault::Silent(_) if mutant!("timeout-is-busy") => {
-                return Self::busy(std::time::Duration::ZERO);
-            }
-            Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => return error,
-            Fault::Garbled => {
-                return Self::plain(
-                    crate::ErrorKind::Unknown,
-                    "redis gave an answer that no lock script gives: is there a proxy in between?",
-                );
-            }
-            Fault::Refused(error) => discreet(error),
-        };
+        match fault {
+            Fault::Silent(_) if mutant!("timeout-is-busy") => Self::busy(std::time::Duration::ZERO),
+            Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => error,
+            Fault::Garbled => Self::plain(
+                crate::ErrorKind::Unknown,
+                "redis gave an answer that no lock script gives: is there a proxy in between?",
+            ),
+            Fault::Refused(error) => Self::refused(error, undone),
+        }
+    }
+}
+
+impl Error {
+    /// What the server refused, and whether nothing was done for certain.
+    pub(super) fn refused(error: RedisError, undone: bool) -> Self {
+        let error = discreet(error);
         let what = match code(&error) {
             Some("WRONGTYPE") => {
                 let error = redis::make_extension_error("WRONGTYPE".into(), Some(FOREIGN.into()));

@@ -156,8 +156,7 @@ impl Report {
                 let _ = writeln!(out, "| {name} | {} | {} | {verdict} |", mutant.bug, mutant.by);
             }
         }
-        out +=
-            "\n## Suites\n\n| suite | dose | seconds, building included | |\n|---|---|--:|---|\n";
+        out += "\n## Suites\n\n| suite | dose | seconds | |\n|---|---|--:|---|\n";
         for suite in &self.suites {
             let verdict = if suite.is_good() { "passed" } else { "**failed**" };
             let seconds = suite.took.as_secs();

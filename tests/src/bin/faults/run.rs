@@ -15,6 +15,9 @@ const TOLD: Duration = Duration::from_secs(30);
 /// How long those that are told to end may take. Servers do it at once, unless they are stopped.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// How long building a suite may take.
+const BUILDING: Duration = Duration::from_secs(1_200);
+
 pub(crate) enum Ended {
     Well,
     Badly,
@@ -49,9 +52,9 @@ impl Progress {
         self.tell(&format!("{} {verdict} after {} s", self.name, self.since.elapsed().as_secs()));
     }
 
-    /// How long it may take: more than twice as long on a slow machine, and building.
+    /// How long it may take: more than twice as long on a slow machine.
     pub(crate) fn limit(&self) -> Duration {
-        Duration::from_secs(self.expected[self.number - 1] * 4 + 600)
+        Duration::from_secs(self.expected[self.number - 1] * 4 + 120)
     }
 
     fn tell_where(&self) {
@@ -64,7 +67,14 @@ impl Progress {
         ));
     }
 
-    fn tell(&self, words: &str) {
+    /// From now on time is spent on the suites.
+    pub(crate) fn all_is_built(&mut self) {
+        let expected: u64 = self.expected.iter().sum();
+        self.tell(&format!("all is built; about {expected} s to the end of all"));
+        self.begin = Instant::now();
+    }
+
+    pub(crate) fn tell(&self, words: &str) {
         eprintln!("[{:4} s] {words}", self.begin.elapsed().as_secs());
     }
 }
@@ -86,22 +96,27 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs it, no longer than it may take, in a process group of its own, so that all that it starts can be ended with it.
-pub(crate) async fn run(mut command: Command, progress: &Progress) -> Ended {
+/// Runs it, no longer than it may take if that is known, in a process group of its own, so that all that it starts can be ended with
+/// it.
+pub(crate) async fn run(mut command: Command, progress: Option<&Progress>) -> Ended {
     let mut interrupt = signal(SignalKind::interrupt()).unwrap();
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let mut hang_up = signal(SignalKind::hangup()).unwrap();
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
-    let limit = progress.limit();
+    let limit = progress.map_or(BUILDING, Progress::limit);
     let mut hangs = pin!(sleep(limit));
     loop {
         tokio::select! {
             status = child.wait() => {
                 return if status.unwrap().success() { Ended::Well } else { Ended::Badly };
             }
-            () = sleep(TOLD) => progress.tell_where(),
+            () = sleep(TOLD) => {
+                if let Some(progress) = progress {
+                    progress.tell_where();
+                }
+            }
             () = &mut hangs => {
-                progress.tell(&format!("not done after {} s: ended", limit.as_secs()));
+                eprintln!("not done after {} s: ended", limit.as_secs());
                 end(&mut child).await;
                 return Ended::Badly;
             }

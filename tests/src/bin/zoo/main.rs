@@ -1,6 +1,6 @@
 //! The bug zoo: brings known bugs back, one at a time, and shows that the tests which claim to notice them do.
 //!
-//! `cargo run --package lock-tests --bin zoo -- [--quick] [--list] [--jobs N] [MUTANT ..]`
+//! `cargo run --package lock-tests --bin zoo -- [--quick] [--list] [--no-run] [--jobs N] [MUTANT ..]`
 //!
 //! A bug is caught if its test passes without it and fails by an assertion with it. A test that hangs has not noticed anything.
 // A tool for the terminal, that ends with a message when it cannot go on.
@@ -66,17 +66,21 @@ struct Claim {
 struct Wish {
     quick: bool,
     list: bool,
+    /// Only builds.
+    no_run: bool,
     jobs: usize,
     names: Vec<String>,
 }
 
 impl Wish {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, Problem> {
-        let mut wish = Self { quick: false, list: false, jobs: JOBS, names: Vec::new() };
+        let (jobs, names) = (JOBS, Vec::new());
+        let mut wish = Self { quick: false, list: false, no_run: false, jobs, names };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--quick" => wish.quick = true,
                 "--list" => wish.list = true,
+                "--no-run" => wish.no_run = true,
                 "--jobs" => wish.jobs = words.next().ok_or("--jobs needs a number")?.parse()?,
                 name if MUTANTS.iter().any(|mutant| mutant.name == name) => wish.names.push(word),
                 _ => return Err(format!("no option and no mutant: {word}; see --list").into()),
@@ -122,6 +126,9 @@ impl Wish {
         }
         mutants.iter().for_each(|mutant| mutant.check());
         let zoo = Zoo::build(&claims)?;
+        if self.no_run {
+            return Ok(true);
+        }
         let results = zoo.visit(&claims, self.jobs)?;
         show(&results);
         report(&mutants, &results)?;
