@@ -137,7 +137,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "zoo",
         about: "known bugs, each of which a suite must catch",
-        quick: Dose { words: "every second mutant", seconds: 45, arguments: &["--quick"], ..SMALL },
+        quick: Dose { words: "every third mutant", seconds: 35, arguments: &["--quick"], ..SMALL },
         full: Dose { words: "every mutant", seconds: 180, ..SMALL },
     },
 ];

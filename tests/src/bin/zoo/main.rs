@@ -34,7 +34,7 @@ const HEALTHY_TRIES: usize = 3;
 /// Most tests wait rather than work.
 const JOBS: usize = 4;
 /// The dose of `--quick`: each of so many.
-const QUICK: usize = 2;
+const QUICK: usize = 3;
 /// Where panics are verdicts. Elsewhere they are crashes, but for unit tests, which stand beside the code.
 const TESTS: [&str; 3] = ["tests/", "lock-core/tests/", "lock-core/src/testing/"];
 const UNIT_TESTS: &str = "lock_core";
