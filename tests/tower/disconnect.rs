@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::Request as AxumRequest;
@@ -162,7 +162,8 @@ async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
     );
     let world = World::memory();
     let desk = Desk::open();
-    let options = LockOptions::new().with_max_hold(Duration::from_millis(200));
+    const MAX_HOLD: Duration = Duration::from_millis(300);
+    let options = LockOptions::new().with_max_hold(MAX_HOLD);
     let layer = layer(world.process().await, &desk).with_options(options);
     let handler = desk.clone();
     let app = Router::new()
@@ -170,15 +171,29 @@ async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
         .route_layer(layer);
     let server = Server::start(app).await;
 
-    let mut upload = TcpStream::connect(server.addr).await.unwrap();
+    let (mut answer, mut upload) = TcpStream::connect(server.addr).await.unwrap().into_split();
     let head =
-        b"POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9\r\n\r\nonly";
+        b"POST / HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9999\r\n\r\n";
+    let begin = Instant::now();
     upload.write_all(head).await.unwrap();
+    let dripping = tokio::spawn(async move {
+        let mut bytes = 0;
+        while upload.write_all(b"x").await.is_ok() {
+            bytes += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        bytes
+    });
     desk.until(|counts| counts.asked == 1).await;
     let next = soon(send_post(&server, "/", &[])).await;
+    let held = begin.elapsed();
     assert_eq!(next.status, 200, "served after the upload lost its lock");
-    let mut reply = String::new();
-    soon(upload.read_to_string(&mut reply)).await.unwrap();
+    assert!(held >= MAX_HOLD && held < MAX_HOLD * 4, "{held:?}");
+    let mut reply = Vec::new();
+    // A server resets a connection on which it left something unread.
+    let _reset = soon(answer.read_to_end(&mut reply)).await;
+    let reply = String::from_utf8(reply).unwrap();
+    assert!(soon(dripping).await.unwrap() > 3, "it went on all the time");
     assert_eq!(desk.counts().entered, 1, "the upload never reached the handler");
     assert!(reply.starts_with("HTTP/1.1 503 "), "{reply}");
     experiment.saw("uploads cut off", 1);
