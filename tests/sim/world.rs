@@ -8,7 +8,7 @@ use lock_core::store::RedisStore;
 use lock_core::testing::{Seeded, Vitals, settled};
 use lock_core::{LockClient, LockOptions};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::dice::Dice;
 use crate::fake::Fake;
@@ -27,6 +27,8 @@ pub(crate) struct World {
     pub(crate) history: History,
     pub(crate) resource: Resource,
     fake: Fake,
+    /// When the last fault is over at the latest, but for answers that are lost.
+    calm: Instant,
     told: Arc<Mutex<Told>>,
 }
 
@@ -55,6 +57,9 @@ const LONGEST_FAULT: u64 = 2_500;
 const ALL_SERVED: Duration = Duration::from_secs(100);
 /// And what was given up is released this soon.
 const SETTLED: Duration = Duration::from_secs(5);
+/// The loss of an answer may strike a release that comes long after: it is sent again, in vain if the connection is silent, and then
+/// on another one.
+const LOST_ANSWER: Duration = Duration::from_secs(3);
 /// If a claim had no deadline of its own, it may be on its way for half a minute.
 const SETTLED_PLAIN: Duration = Duration::from_secs(35);
 /// Drains begin within this time, and may take no longer than they were given and this.
@@ -175,7 +180,8 @@ async fn serve(
     }
     // A plain claim is not known to be void before that.
     let limit = if world.plan.unfenced { SETTLED_PLAIN } else { SETTLED };
-    if timeout(limit + Duration::from_millis(LONGEST_FAULT), settled(&client)).await.is_err() {
+    let limit = limit + LOST_ANSWER * u32::try_from(world.plan.lost_answers).unwrap();
+    if timeout_at(Instant::now().max(world.calm) + limit, settled(&client)).await.is_err() {
         world.violation(format!("client {number} does not settle: {:?}", Vitals::of(&client)));
     } else if !Vitals::of(&client).is_idle() {
         world.violation(format!("client {number} is not idle: {:?}", Vitals::of(&client)));
@@ -207,6 +213,7 @@ async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
         history: History::default(),
         resource: Resource::default(),
         fake: fake.clone(),
+        calm: Instant::now() + Duration::from_millis(FAULTS_BEGIN + LONGEST_FAULT),
         told: Arc::default(),
     };
     let mut stage = Stage {
@@ -299,7 +306,7 @@ impl Stage {
             if machine.is_dead() {
                 continue;
             }
-            match tokio::time::timeout_at(end, task).await {
+            match timeout_at(end, task).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => self.world.violation(format!("client {number}: {error}")),
                 Err(_) => self.world.violation(format!("client {number} is not served")),
