@@ -40,6 +40,8 @@ pub(super) enum End {
     Busy,
     Unavailable,
     Unknown,
+    /// That, because the store had not ended the wait in time.
+    Late,
     WrongKind,
     Lost(LostReason),
     NotInTime(Released),
@@ -103,6 +105,7 @@ impl Operation {
         let lock = async |key: &String| match client.mutex(key).with_wait(wait).lock().await {
             Ok(guard) if guard.is_valid() => End::Done,
             Ok(_) => End::Lost(LostReason::Expired),
+            Err(error) if format!("{error:?}") == LATE => End::Late,
             Err(error) => End::of(&error),
         };
         match self {
@@ -263,6 +266,9 @@ pub(super) fn store(proxy: &Proxy) -> lock_core::store::RedisStoreBuilder {
         .with_request_timeout(REQUEST_TIMEOUT)
         .with_connect_timeout(CONNECT_TIMEOUT)
 }
+
+/// What a client says when its store does not end a wait in time.
+const LATE: &str = "Error { kind: Unknown }";
 
 impl End {
     /// What an error says, in each of the ways in which it can be asked.
