@@ -31,7 +31,7 @@ Runs the programme of faults and writes its report.
 
 usage: make faults ARGS=\"[OPTION]...\"
 
-  --quick        a small dose, about four minutes on two cores, besides building; writes to target/tmp/FAULTS.md instead of
+  --quick        a small dose, about three minutes on two cores, besides building; writes to target/tmp/FAULTS.md instead of
                  tests/FAULTS.md
   --only SUITE   only this suite; may be repeated; writes to target/tmp/FAULTS.md
   --help         this
