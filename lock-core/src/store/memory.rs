@@ -350,3 +350,38 @@ impl fmt::Debug for MemoryStore {
         f.debug_struct("MemoryStore").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+
+    fn claim(key: &str, ttl: Duration) -> Claim {
+        let name = Name::new("test", &Key::new(key).unwrap()).unwrap();
+        Claim::exclusive(name, Token::fresh().unwrap(), ttl)
+    }
+
+    #[test]
+    fn who_leaves_is_not_handed_the_lock() {
+        let store = MemoryStore::new();
+        let (holder, waiter) =
+            (claim("k", Duration::from_secs(60)), claim("k", Duration::from_secs(60)));
+        store.ask(&holder, true).unwrap();
+        let _turn = store.queue(&waiter);
+        // Its wait is over, and its place not given back yet.
+        let left = store.ask(&waiter, false).unwrap_err();
+        assert!(left > Duration::ZERO);
+        let release = Release::new(holder.name, holder.token, None);
+        assert_eq!(store.release_one(&release), ReleaseOutcome::Ours);
+        assert!(store.lock().locks.is_empty(), "it went to one who is gone");
+    }
+
+    #[test]
+    fn names_that_expired_unreleased_are_forgotten() {
+        let store = MemoryStore::new();
+        for number in 0..10 * FEW {
+            store.ask(&claim(&number.to_string(), Duration::ZERO), true).unwrap();
+        }
+        assert!(store.lock().locks.len() <= FEW, "{}", store.lock().locks.len());
+    }
+}
