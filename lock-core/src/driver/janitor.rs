@@ -270,8 +270,8 @@ impl Work<'_> {
         job.attempts = job.attempts.saturating_add(1);
         let answer = {
             let mut release = store.release(&job.release);
-            // The first poll hands the command over, if there is a connection. What this process sends for the key from then on comes behind it,
-            // so the next in line need not wait for the answer: its claim may go in the same write.
+            // The first poll hands the command over, if there is a connection. What this process sends for the key from then on
+            // comes behind it, so the next in line need not wait for the answer: its claim may go in the same write.
             let first = poll_fn(|cx| Poll::Ready(release.poll_unpin(cx))).await;
             drop(job.seat.take());
             match first {

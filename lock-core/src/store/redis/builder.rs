@@ -72,7 +72,8 @@ impl RedisStoreBuilder {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped the check ends in the background, and removes what it made.
+    /// If the future is dropped the check ends in the background, and removes what it made. If its connection breaks, what it made
+    /// expires, but for a counter that no lock uses, which the next start removes.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.connect_lazy()?;
         check(&store.connection).await?;

@@ -217,10 +217,8 @@ impl Connection {
             // The server's own words tell more than that there is no connection, but nothing about a key.
             Err(error) => {
                 return Err(match Fault::of(error.clone()) {
-                    fault @ Fault::Refused(_)
-                        if fault.is_without_effect() && !fault.is_wrong_type() =>
-                    {
-                        fault.into()
+                    fault @ Fault::Refused(_) if !fault.is_wrong_type() => {
+                        Error::refused(error, true)
                     }
                     _ => self.no_connection(error),
                 });
