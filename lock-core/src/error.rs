@@ -71,7 +71,8 @@ pub enum ErrorKind {
     /// The store could not be asked, or said that it cannot serve: nothing was done.
     Unavailable,
     /// The store was asked, and did not answer in time or with an error that does not say what it did: it may or may not have
-    /// acted.
+    /// acted. Also the end of a wait that has a place in the queue and cannot reach the store any more: the lock may have been
+    /// handed to it.
     ///
     /// A lock that this leaves behind is released in the background as soon as the store answers.
     Unknown,
@@ -162,12 +163,16 @@ impl Error {
 
     /// What this means after an attempt that failed as `earlier`: that the last one did nothing does not tell what that one did.
     pub(crate) fn after(self, earlier: &Self) -> Self {
-        let unknown = earlier.is_unknown() && self.0.kind == ErrorKind::Unavailable;
-        if unknown && !mutant!("last-attempt-speaks-for-all") {
-            Self::unknown("an earlier attempt may have been executed", self)
+        if earlier.is_unknown() && !mutant!("last-attempt-speaks-for-all") {
+            self.in_doubt("an earlier attempt may have been executed")
         } else {
             self
         }
+    }
+
+    /// What this means though something may have been done, for the reason `why`.
+    pub(crate) fn in_doubt(self, why: &'static str) -> Self {
+        if self.0.kind == ErrorKind::Unavailable { Self::unknown(why, self) } else { self }
     }
 
     /// For stores: the store did not answer; it may or may not have acted.

@@ -172,6 +172,34 @@ async fn a_release_during_an_outage_is_made_good() {
     assert!(start.elapsed() < ms(30_000));
 }
 
+/// The lock is handed to a waiter that cannot be told: it does not know whether it got it, and gives it back.
+#[tokio::test]
+async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (holder, client) = (client(&server.url()).await, client(&proxy.url()).await);
+    let guard = holder.mutex("k").lock().await.unwrap();
+    let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(2_000));
+    let waiter = tokio::spawn(mutex.lock());
+    eventually("it has a place", ms(2_000), || server.queued("k") == 1).await;
+    // And knows it.
+    tokio::time::sleep(ms(100)).await;
+
+    // The server goes on believing in the connection, so it hands the lock over.
+    proxy.cut();
+    proxy.turn_away(true);
+    guard.release().await.unwrap();
+    assert!(server.has("lock:k") && server.queued("k") == 0, "it was not handed over");
+    assert!(proxy.close_all() > 0);
+    let (outcome, _) = within("an answer", ms(2_000 + SLACK), waiter).await;
+    assert_eq!(outcome.unwrap().unwrap_err().kind(), ErrorKind::Unknown);
+
+    proxy.turn_away(false);
+    proxy.heal();
+    within("all is settled", ms(10_000), settled(&client)).await;
+    eventually("nothing is left", ms(5_000), || server.remains().is_empty()).await;
+}
+
 /// `drain` while a renewal is under way, and with a store that does not answer.
 #[tokio::test]
 async fn a_drain_ends_in_time_whatever_the_store_does() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use lock_tests::{Experiment, dose};
+use lock_tests::{Experiment, dose, number};
 
 use crate::crowd;
 use crate::log::Reader;
@@ -36,11 +36,7 @@ struct Total {
 
 /// Which seeds to run: what the environment says, or the usual ones.
 fn seeds() -> Range<u64> {
-    let number = |name: &str| {
-        let text = std::env::var(name).ok()?;
-        let number = text.parse::<u32>();
-        Some(u64::from(number.unwrap_or_else(|_| panic!("{name}={text}: no number of 32 bits"))))
-    };
+    let number = |name| number::<u32>(name).map(u64::from);
     if let Some(seed) = number("LOCK_SIM_SEED") {
         return seed..seed + 1;
     }

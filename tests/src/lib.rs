@@ -49,6 +49,7 @@ pub use self::server::{Cli, RedisServer, documented_user, free_port};
 pub use self::trace::Trace;
 pub use self::wait::{eventually, eventually_some, within};
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
@@ -69,10 +70,24 @@ pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
 ///
 /// # Panics
 ///
-/// If that is no number.
+/// If that is no number, or nothing would be done.
 #[must_use]
 pub fn dose(small: usize) -> usize {
-    small * std::env::var("LOCK_TESTS_DOSE").map_or(1, |dose| dose.parse::<usize>().unwrap())
+    let dose: usize = number("LOCK_TESTS_DOSE").unwrap_or(1);
+    assert!(dose > 0, "LOCK_TESTS_DOSE=0: nothing is to be done");
+    small * dose
+}
+
+/// What the environment says under this name, if it says something.
+///
+/// # Panics
+///
+/// If that is no such number.
+#[must_use]
+pub fn number<N: FromStr>(name: &str) -> Option<N> {
+    let text = std::env::var_os(name)?;
+    let number = text.to_str().and_then(|text| text.parse().ok());
+    Some(number.unwrap_or_else(|| panic!("{name}={}: not such a number", text.to_string_lossy())))
 }
 
 /// Milliseconds, which most tests count in.

@@ -176,7 +176,8 @@ fn schedule(seen: &Arc<Seen>, drained: bool) {
 /// No task waits for ever, no two are at work at once, nothing is left in the registry.
 #[test]
 fn no_schedule_loses_a_wake_up_a_seat_or_an_entry() {
-    let schedules = std::env::var("LOCK_SCHEDULES").map_or(2_000, |text| text.parse().unwrap());
+    let schedules = std::env::var("LOCK_SCHEDULES").unwrap_or_else(|_| "2000".into());
+    let schedules: usize = schedules.parse().expect("LOCK_SCHEDULES is a number");
     let seen = Arc::new(Seen::default());
     for drained in [false, true] {
         let counted = Arc::clone(&seen);

@@ -367,6 +367,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "zoo",
         "a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing",
     ),
+    code(
+        "last-claim-speaks-for-all",
+        "a waiter is said to have done nothing, though the lock may have been handed to it",
+        "faults",
+        "a_waiter_that_is_cut_off_is_said_to_have_done_nothing",
+    ),
     // In the process.
     code(
         "unlock-wakes-nobody",

@@ -209,9 +209,8 @@ impl Operation {
             (Lock | Queue, Forbidden | NoSuchUser, _) => &[Unavailable],
             (Lock | Queue, _, Once) => &[Done],
             (Lock | Queue, NotNow | UnknownScript, Always) => &[Unavailable],
-            // What comes last is told: that may be a connection that cannot be had.
-            (Lock | Queue, Silence, Always) => &[Unknown, Unavailable],
-            (Lock | Queue, Break | Garbage | Vague, Always) => &[Unknown],
+            // Whatever comes after the first claim.
+            (Lock | Queue, Silence | Break | Garbage | Vague, Always) => &[Unknown],
 
             // Two attempts. The second tells what the first one did.
             (Release, WrongType, _) => &[NotInTime(Released::TakenByOther)],

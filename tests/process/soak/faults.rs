@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use lock_tests::history::now;
-use lock_tests::ms;
+use lock_tests::{ms, number};
 
 use crate::exclusion::kill_connections;
 use crate::support::contest::Field;
@@ -33,8 +33,7 @@ impl Chance {
     /// One drawn by the clock, or the one that `LOCK_TESTS_SEED` names. It is printed.
     pub(super) fn begin(name: &str) -> Self {
         let drawn = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-        let named = std::env::var("LOCK_TESTS_SEED").map(|seed| seed.parse().unwrap());
-        let seed = named.unwrap_or_else(|_| drawn());
+        let seed = number("LOCK_TESTS_SEED").unwrap_or_else(drawn);
         println!("{name}: LOCK_TESTS_SEED={seed}");
         Self(seed)
     }

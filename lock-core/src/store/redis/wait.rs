@@ -51,6 +51,9 @@ struct Wait<'a> {
     next: Instant,
     /// What the last answer said, and when.
     known: Option<(Progress, Instant)>,
+    /// Whether the token may be given the lock without another claim: for the place that it has, or by a claim that nobody
+    /// has heard of again.
+    in_doubt: bool,
 }
 
 enum Event {
@@ -172,10 +175,12 @@ impl<'a> Wait<'a> {
         if let Some(Parked { queued, next, known, told }) = traces.resume(claim.token) {
             waiting.report(known.clone());
             let known = Some((known, told));
-            return Self { store, claim, contended: true, queued: Some(queued), next, known };
+            let queued = Some(queued);
+            return Self { store, claim, contended: true, queued, next, known, in_doubt: true };
         }
-        let contended = store.contended.is(&claim.name) || traces.has(claim.token);
-        Self { store, claim, contended, queued: None, next: now, known: None }
+        let in_doubt = traces.has(claim.token);
+        let contended = in_doubt || store.contended.is(&claim.name);
+        Self { store, claim, contended, queued: None, next: now, known: None, in_doubt }
     }
 
     /// What happens next.
@@ -242,9 +247,9 @@ impl<'a> Wait<'a> {
         if self.contended
             && let Err(fault) = self.prepare(until).await
         {
-            // The wait ended meanwhile: what was known before it began is still true.
+            // The wait ended meanwhile: what was known a moment before is still true.
             return match &self.known {
-                Some((known @ Progress::Busy(_), _)) if waiting.is_over() => {
+                Some((known @ Progress::Busy(_), told)) if waiting.is_over() && recent(*told) => {
                     Ok(Answer::Told(known.clone()))
                 }
                 _ => Err(fault),
@@ -304,6 +309,7 @@ impl<'a> Wait<'a> {
             }
             Claimed::Queued { us, taken, ticket, place } => {
                 store.contended.note(&self.claim.name);
+                self.in_doubt = true;
                 let now = Instant::now();
                 self.known = Some((Progress::Busy(taken.left), now));
                 let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
@@ -362,19 +368,19 @@ impl<'a> Wait<'a> {
         self.next = now.saturating_add(jittered(FAILURE_PAUSE));
     }
 
-    /// What a failure means after the one before it.
-    fn in_all(&self, error: Error) -> Error {
-        match &self.known {
-            Some((Progress::Failed(earlier), _)) => error.after(earlier),
-            _ => error,
+    /// What a failure means after what went before it.
+    fn in_all(&mut self, error: Error) -> Error {
+        if self.in_doubt && !mutant!("last-claim-speaks-for-all") {
+            return error.in_doubt("the lock may have been given to an earlier claim of this wait");
         }
+        self.in_doubt = error.is_unknown();
+        error
     }
 
     /// What a wait that is over ends on, unless that must be asked for once more.
     fn last_word(&self) -> Option<Error> {
         let (known, told) = self.known.as_ref()?;
-        let recent = Instant::now().saturating_since(*told) <= RECENTLY;
-        (recent || matches!(known, Progress::Failed(_))).then(|| known.clone().into())
+        (recent(*told) || matches!(known, Progress::Failed(_))).then(|| known.clone().into())
     }
 }
 
@@ -415,6 +421,11 @@ impl Queued {
         }
         pause.min(taken.left.saturating_add(AFTER_EXPIRY))
     }
+}
+
+/// Whether a wait may end on what was `told` then.
+fn recent(told: Instant) -> bool {
+    Instant::now().saturating_since(told) <= RECENTLY
 }
 
 /// When to ask again after the connection was lost: spread, since all who wait hear of it.
