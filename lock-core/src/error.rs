@@ -34,7 +34,7 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     detail: Option<Cow<'static, str>>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// The outcome that an [`Error`] stands for.
@@ -158,7 +158,7 @@ impl Error {
         what: impl Into<Cow<'static, str>>,
         source: impl StdError + Send + Sync + 'static,
     ) -> Self {
-        Self::with(ErrorKind::Unavailable, what, Some(Box::new(source)))
+        Self::with(ErrorKind::Unavailable, what, Some(Arc::new(source)))
     }
 
     /// What this means after an attempt that failed as `earlier`: that the last one did nothing does not tell what that one did.
@@ -172,7 +172,19 @@ impl Error {
 
     /// What this means though something may have been done, for the reason `why`.
     pub(crate) fn in_doubt(self, why: &'static str) -> Self {
-        if self.0.kind == ErrorKind::Unavailable { Self::unknown(why, self) } else { self }
+        if self.0.kind != ErrorKind::Unavailable {
+            return self;
+        }
+        Self::with(ErrorKind::Unknown, format!("{self}; {why}"), self.0.source.clone())
+    }
+
+    /// What this means to one for whom nothing was asked yet.
+    #[cfg(feature = "redis")]
+    pub(crate) fn before_the_call(self) -> Self {
+        if self.0.kind != ErrorKind::Unknown {
+            return self;
+        }
+        Self::with(ErrorKind::Unavailable, self.to_string(), self.0.source.clone())
     }
 
     /// For stores: the store did not answer; it may or may not have acted.
@@ -180,12 +192,12 @@ impl Error {
         what: impl Into<Cow<'static, str>>,
         source: impl StdError + Send + Sync + 'static,
     ) -> Self {
-        Self::with(ErrorKind::Unknown, what, Some(Box::new(source)))
+        Self::with(ErrorKind::Unknown, what, Some(Arc::new(source)))
     }
 
     /// For stores: the name is taken by something that is not a lock.
     pub fn wrong_kind(source: impl StdError + Send + Sync + 'static) -> Self {
-        let source: Box<dyn StdError + Send + Sync> = Box::new(source);
+        let source: Arc<dyn StdError + Send + Sync> = Arc::new(source);
         Self(Arc::new(Inner { kind: ErrorKind::WrongKind, detail: None, source: Some(source) }))
     }
 
@@ -208,7 +220,7 @@ impl Error {
     fn with(
         kind: ErrorKind,
         what: impl Into<Cow<'static, str>>,
-        source: Option<Box<dyn StdError + Send + Sync>>,
+        source: Option<Arc<dyn StdError + Send + Sync>>,
     ) -> Self {
         Self(Arc::new(Inner { kind, detail: Some(what.into()), source }))
     }
@@ -224,7 +236,7 @@ impl From<ConfigError> for Error {
         Self(Arc::new(Inner {
             kind: ErrorKind::InvalidOptions,
             detail: None,
-            source: Some(Box::new(error)),
+            source: Some(Arc::new(error)),
         }))
     }
 }

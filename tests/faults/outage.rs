@@ -179,7 +179,7 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
     let proxy = Proxy::to(&server);
     let (holder, client) = (client(&server.url()).await, client(&proxy.url()).await);
     let guard = holder.mutex("k").lock().await.unwrap();
-    let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(2_000));
+    let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(600));
     let waiter = tokio::spawn(mutex.lock());
     eventually("it has a place", ms(2_000), || server.queued("k") == 1).await;
     // And knows it.
@@ -191,13 +191,40 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
     guard.release().await.unwrap();
     assert!(server.has("lock:k") && server.queued("k") == 0, "it was not handed over");
     assert!(proxy.close_all() > 0);
-    let (outcome, _) = within("an answer", ms(2_000 + SLACK), waiter).await;
+    let (outcome, _) = within("an answer", ms(600 + SLACK), waiter).await;
     assert_eq!(outcome.unwrap().unwrap_err().kind(), ErrorKind::Unknown);
 
     proxy.turn_away(false);
     proxy.heal();
     within("all is settled", ms(10_000), settled(&client)).await;
-    eventually("nothing is left", ms(5_000), || server.remains().is_empty()).await;
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
+}
+
+/// A server that is loading did nothing for anybody, nor for the one who goes on with the token of another.
+#[tokio::test]
+async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (holder, client) = (client(&server.url()).await, client(&proxy.url()).await);
+    let guard = holder.mutex("k").lock().await.unwrap();
+    // Whoever has found it taken asks for a place at once.
+    let look = client.mutex("k").with_wait(ms(200)).lock().await;
+    assert!(look.unwrap_err().is_busy());
+    settled(&client).await;
+    guard.release().await.unwrap();
+
+    let loading = Action::Refuse("LOADING Redis is loading the dataset in memory");
+    let refused = proxy.rule(Op::Acquire, loading).always();
+    let waiters = [300, 600].map(|wait| tokio::spawn(client.mutex("k").with_wait(ms(wait)).lock()));
+    for waiter in waiters {
+        let (outcome, _) = within("an answer", ms(600 + SLACK), waiter).await;
+        let error = outcome.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    }
+    assert!(refused.hits() > 2);
+    refused.end();
+    settled(&client).await;
+    assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
 /// `drain` while a renewal is under way, and with a store that does not answer.

@@ -7,7 +7,7 @@ use lock_tests::{Experiment, ms};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::net::Way;
-use crate::setting::{EXACT, REQUEST, SOON, TTL, experiment, simulated};
+use crate::setting::{EXACT, REQUEST, SOON, Setting, TTL, experiment, simulated};
 
 /// How late a waiter may be whose message was lost: the head of a queue asks once a second.
 const ASKED_AGAIN: Duration = ms(1_100);
@@ -43,11 +43,7 @@ fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
                 true
             }
             Err(error) => {
-                let kind = error.kind();
-                assert!(
-                    matches!(kind, ErrorKind::Unknown | ErrorKind::Unavailable),
-                    "{case}: {kind:?}"
-                );
+                assert_eq!(error.kind(), ErrorKind::Unknown, "{case}");
                 false
             }
         };
@@ -85,7 +81,13 @@ fn a_claim_that_arrives_late_is_void() {
             let free = other.mutex("k").try_lock().await.unwrap();
             free.expect("nobody has it").release().await.unwrap();
         }
-        let in_time = asked.await.unwrap().is_ok_and(|guard| guard.is_some());
+        let in_time = match asked.await.unwrap() {
+            Ok(guard) => guard.expect("nobody else had it").is_valid(),
+            Err(error) => {
+                assert!(error.is_unavailable(), "{case}: {error:?}");
+                false
+            }
+        };
         assert!(in_time || held_up + ms(10) > REQUEST, "{case}: refused after {held_up:?}");
         assert!(!(in_time && late), "{case}: granted after {held_up:?}");
         setting.nothing_remains(&client).await;
@@ -169,24 +171,28 @@ fn a_waiter_finds_its_grant_though_every_message_is_lost() {
 /// Found by a seed: the wait ended while its client could not connect, and the waiter went round in circles.
 #[test]
 fn a_wait_ends_though_nobody_can_connect() {
-    simulated(1, EXACT, async |setting| {
-        let (holder, _) = setting.client().await;
-        let (waiter, machine) = setting.client().await;
-        let guard = holder.mutex("k").lock().await.unwrap();
-        let start = Instant::now();
-        // Less than a connection may take.
-        let asked = tokio::spawn(waiter.mutex("k").with_wait(ms(800)).lock());
-        sleep(ms(100)).await;
-        machine.reset(false);
-        machine.hold(Way::Up);
-        // Learns first that the stream is broken, so that the waiter begins with the next one.
-        let other = tokio::spawn(waiter.mutex("other").try_lock());
-        let error = timeout(ms(3_000), asked).await.unwrap().unwrap().unwrap_err();
-        assert!(error.is_busy() || error.is_unavailable() || error.is_unknown(), "{error:?}");
-        assert!(start.elapsed() < ms(900), "{:?}", start.elapsed());
-        machine.release(Way::Up);
-        drop(other.await.unwrap());
-        guard.release().await.unwrap();
-        setting.nothing_remains(&waiter).await;
-    });
+    // Less than a connection may take. The first is over so soon after an answer that this would count, but for the loss.
+    for wait in [ms(200), ms(800)] {
+        simulated(1, EXACT, async |setting| cut_off_for_good(setting, wait).await);
+    }
+}
+
+async fn cut_off_for_good(setting: Setting, wait: Duration) {
+    let (holder, _) = setting.client().await;
+    let (waiter, machine) = setting.client().await;
+    let guard = holder.mutex("k").lock().await.unwrap();
+    let start = Instant::now();
+    let asked = tokio::spawn(waiter.mutex("k").with_wait(wait).lock());
+    sleep(ms(100)).await;
+    machine.reset(false);
+    machine.hold(Way::Up);
+    // Learns first that the stream is broken, so that the waiter begins with the next one.
+    let other = tokio::spawn(waiter.mutex("other").try_lock());
+    let error = timeout(ms(3_000), asked).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "it had a place");
+    assert!(start.elapsed() < wait + ms(100), "{:?}", start.elapsed());
+    machine.release(Way::Up);
+    drop(other.await.unwrap());
+    guard.release().await.unwrap();
+    setting.nothing_remains(&waiter).await;
 }

@@ -196,7 +196,8 @@ impl Operation {
             (_, Nonsense, _) => self.allowed(Break, times),
             // Not even connected, so nothing was asked.
             (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Darkness, _) => &[Unavailable],
-            (Subscribe, Darkness, Always) => &[Unknown, Unavailable],
+            // By then it has a place.
+            (Subscribe, Darkness, Always) => &[Unknown],
             (_, Darkness, _) => self.allowed(Silence, times),
 
             // One claim, and one more if the connection breaks.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ask::{Ask, Place};
 use super::connection::{Connection, Live};
-use super::error::{self, Fault};
+use super::error::{self, Fault, task_is_gone};
 use super::keys;
 use crate::driver::home;
 use crate::error::{Error, ErrorKind};
@@ -48,9 +48,7 @@ pub(super) async fn check(connection: &Arc<Connection>) -> Result<(), Error> {
     // In a task of its own, which removes what it made though nobody waits for it any more.
     let runtime = home().ok_or_else(|| Error::of(ErrorKind::NoRuntime))?;
     let checked = runtime.spawn(check_permissions(Arc::clone(connection), live));
-    checked.await.unwrap_or_else(|gone| {
-        Err(Error::unavailable("the runtime shut down during the check at the start", gone))
-    })
+    checked.await.unwrap_or_else(|gone| Err(task_is_gone(gone)))
 }
 
 /// Takes, renews and hands over a lock whose name cannot be a user's, which needs all permissions but those of pub/sub.

@@ -17,7 +17,7 @@ use tokio::task::AbortHandle;
 use super::ask::{Answer, Ask};
 use super::clock::ServerClock;
 use super::connector::{Dialer, Wire};
-use super::error::{Fault, discreet, is_about_password};
+use super::error::{Fault, discreet, is_about_password, task_is_gone};
 use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
@@ -153,10 +153,7 @@ impl Connection {
         let dialled = runtime.spawn(async move { this.dial().await });
         match timeout_at(until, dialled).await {
             Ok(Ok(live)) => live.map_err(Fault::NotSent),
-            Ok(Err(gone)) => Err(Fault::NotSent(Error::unavailable(
-                "the runtime shut down while a connection was made",
-                gone,
-            ))),
+            Ok(Err(gone)) => Err(Fault::NotSent(task_is_gone(gone))),
             Err(Late) => {
                 Err(Fault::NotSent(self.lock().last_failure.clone().unwrap_or_else(|| {
                     Error::plain(

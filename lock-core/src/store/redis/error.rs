@@ -1,6 +1,7 @@
 //! What Redis says, in this crate's words.
 
 use redis::RedisError;
+use tokio::task::JoinError;
 
 use crate::error::Error;
 
@@ -51,13 +52,21 @@ impl Fault {
         matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
     }
 
-    /// What this means after an attempt that failed as `earlier`.
-    pub(super) fn after(self, earlier: &Error) -> Self {
-        if !self.is_without_effect() {
-            return self;
+    /// What this means for a command that was to follow.
+    pub(super) fn before_the_call(self) -> Self {
+        match self {
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled => {
+                Self::NotSent(Error::from(self).before_the_call())
+            }
+            Self::NotSent(_) | Self::Refused(_) => self,
         }
-        let error = Error::from(self.clone()).after(earlier);
-        if error.is_unknown() { Self::Broken(error) } else { self }
+    }
+
+    /// Whether it did what was asked in no part, though something else may have changed: without memory our scripts get no
+    /// further than their first write.
+    pub(super) fn is_undone(&self) -> bool {
+        self.is_without_effect()
+            || matches!(self, Self::Refused(error) if code(error) == Some("OOM"))
     }
 
     /// Whether trying again cannot help until somebody changes the configuration.
@@ -162,6 +171,16 @@ pub(super) fn discreet(error: RedisError) -> RedisError {
     redis::make_extension_error(code.to_owned(), Some(told))
 }
 
+/// The task that was to connect came to no end.
+pub(super) fn task_is_gone(gone: JoinError) -> Error {
+    let what = if gone.is_panic() {
+        "the task that was to connect panicked: a runtime needs its I/O and its timers, see `enable_all`"
+    } else {
+        "the runtime shut down while a connection was made"
+    };
+    Error::unavailable(what, gone)
+}
+
 /// Whether the user is not let in. The handshake reports every refused user name or password as the first of these.
 pub(super) fn is_about_password(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed
@@ -175,9 +194,7 @@ pub(super) fn is_about_a_key(error: &RedisError) -> bool {
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
-        // Without memory our scripts get no further than their first write. The token is ended in any case.
-        let undone = fault.is_without_effect()
-            || matches!(&fault, Fault::Refused(error) if code(error) == Some("OOM"));
+        let undone = fault.is_undone();
         match fault {
             Fault::Silent(_) if mutant!("timeout-is-busy") => Self::busy(std::time::Duration::ZERO),
             Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => error,
@@ -218,6 +235,8 @@ impl Error {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use super::*;
 
     fn refused(code: &str, detail: &str) -> Fault {
@@ -274,9 +293,26 @@ mod tests {
         let silent = Error::from(Fault::silent("redis"));
         let loading = || refused("LOADING", "");
         assert!(Error::from(loading()).is_unavailable() && !Error::from(loading()).is_unknown());
-        assert!(Error::from(loading().after(&silent)).is_unknown());
-        assert!(!Error::from(loading().after(&Error::from(loading()))).is_unknown());
-        let taken = refused("WRONGTYPE", "");
-        assert!(taken.after(&silent).is_wrong_type());
+        let after = Error::from(loading()).after(&silent);
+        assert!(after.is_unknown(), "{after:?}");
+        // It still says why.
+        assert!(after.to_string().contains("earlier attempt"), "{after}");
+        assert!(after.to_string().starts_with(&Error::from(loading()).to_string()), "{after}");
+        assert_eq!(
+            after.source().unwrap().to_string(),
+            Error::from(loading()).source().unwrap().to_string()
+        );
+        assert!(!Error::from(loading()).after(&Error::from(loading())).is_unknown());
+        let taken = Error::from(refused("WRONGTYPE", ""));
+        assert_eq!(taken.after(&silent).kind(), crate::ErrorKind::WrongKind);
+    }
+
+    #[test]
+    fn what_could_not_be_listened_for_was_not_asked() {
+        let silent = Fault::silent("redis").before_the_call();
+        assert!(silent.is_without_effect());
+        let error = Error::from(silent);
+        assert_eq!(error.kind(), crate::ErrorKind::Unavailable);
+        assert_eq!(error.to_string(), Error::from(Fault::silent("redis")).to_string());
     }
 }

@@ -114,9 +114,8 @@ impl RedisStore {
                 let token = Token::fresh().map_err(Fault::NotSent)?;
                 self.claim_once(&Claim { token, ..claim.clone() }, None, until).await
             }
-            Err(Fault::Broken(first)) => {
-                self.claim_once(claim, place, until).await.map_err(|fault| fault.after(&first))
-            }
+            // What became of the first one is in the token's trace.
+            Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
             answer => answer,
         }
     }
@@ -240,18 +239,23 @@ impl RedisStore {
         Err(self.refusal(claim, come_too_late()))
     }
 
+    /// What a claim is told, after all that its token did.
     fn refusal(&self, claim: &Claim, error: Error) -> Refusal {
-        if self.connection.traces().has(claim.token) {
-            Refusal::unsettled(error)
+        let traces = self.connection.traces();
+        let in_doubt = traces.are_in_doubt(claim.token) && !mutant!("last-claim-speaks-for-all");
+        let error = if in_doubt {
+            error.in_doubt("the lock may have been given to an earlier claim")
         } else {
-            Refusal::settled(error)
-        }
+            error
+        };
+        Refusal { error, settled: !traces.has(claim.token) }
     }
 
     fn fault(&self, claim: &Claim, fault: Fault) -> Refusal {
         let without_effect = fault.is_without_effect();
-        let error = Error::from(fault);
-        if without_effect { self.refusal(claim, error) } else { Refusal::unsettled(error) }
+        let mut refusal = self.refusal(claim, Error::from(fault));
+        refusal.settled &= without_effect;
+        refusal
     }
 
     async fn renew_one(&self, renewal: &Renewal) -> Result<Renewed, Error> {
@@ -289,12 +293,12 @@ impl RedisStore {
         let member = connection.traces().member(token);
         let ask = Ask::Release { name, token, member, hold_ms: millis_up(hold) };
         let answer = connection.ask(&live, ask, None).await;
-        if answer.as_ref().is_err_and(Fault::is_wrong_type) {
-            // Nor can a claim of the token that is still on its way take it.
-            connection.traces().forget(token);
-            return Ok(Freed::settled(ReleaseOutcome::Other));
-        }
-        let (outcome, us) = ask::released(&answer?)?;
+        let (outcome, us) = if answer.as_ref().is_err_and(Fault::is_wrong_type) {
+            // A claim of the token that is still on its way may find it gone.
+            (ReleaseOutcome::Other, None)
+        } else {
+            ask::released(&answer?)?
+        };
         if let Some(us) = us {
             connection.clock().saw(us, sent);
         }

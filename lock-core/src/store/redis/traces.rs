@@ -32,6 +32,8 @@ struct Trace {
     member: Option<Arc<str>>,
     /// What a wait knew when it was broken off.
     parked: Option<Box<Parked>>,
+    /// Whether the token may be given the lock without another claim: it has a place, or a claim that nobody has heard of again.
+    in_doubt: bool,
     /// The server's time, in microseconds, after which neither a claim nor a place can be left.
     over_at: u64,
 }
@@ -53,6 +55,7 @@ pub(super) struct InFlight<'a> {
     sent_us: u64,
     flight: Flight,
     open: bool,
+    in_doubt: bool,
 }
 
 /// Traces are swept when there are at least this many: a token whose release was given up is not asked for again.
@@ -72,7 +75,7 @@ impl Traces {
         generation: u64,
     ) -> InFlight<'_> {
         let flight = Flight { void_after, generation: Some(generation) };
-        InFlight { traces: self, token, sent_us, flight, open: true }
+        InFlight { traces: self, token, sent_us, flight, open: true, in_doubt: true }
     }
 
     /// A claim that leaves at `sent_us` asks for the place `member`, which the server keeps until `over_at` at most.
@@ -81,6 +84,18 @@ impl Traces {
         let trace = tokens.trace(token, sent_us);
         trace.member = Some(Arc::clone(member));
         trace.over_at = trace.over_at.max(over_at);
+    }
+
+    /// A claim of the token was answered: it has its place.
+    pub(super) fn placed(&self, token: Token) {
+        if let Some(trace) = self.lock().traces.get_mut(&token) {
+            trace.in_doubt = true;
+        }
+    }
+
+    /// Whether the token may be given the lock, or have it, by what it did before.
+    pub(super) fn are_in_doubt(&self, token: Token) -> bool {
+        self.lock().traces.get(&token).is_some_and(|trace| trace.in_doubt)
     }
 
     /// The place that the token may have.
@@ -145,11 +160,6 @@ impl Traces {
         self.lock().gone.contains(&token)
     }
 
-    /// Nothing of the token can take effect.
-    pub(super) fn forget(&self, token: Token) {
-        self.lock().traces.remove(&token);
-    }
-
     fn lock(&self) -> MutexGuard<'_, Tokens> {
         // Nothing that holds this lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -170,6 +180,7 @@ impl InFlight<'_> {
     /// The claim has its answer, or gets none. One that does not tell what became of the claim is as good as none.
     pub(super) fn ended<T>(mut self, answer: &Result<T, Fault>) {
         self.open = answer.as_ref().is_err_and(|fault| !fault.is_without_effect());
+        self.in_doubt = answer.as_ref().is_err_and(|fault| !fault.is_undone());
     }
 }
 
@@ -189,6 +200,7 @@ impl Drop for InFlight<'_> {
             }
         }
         trace.flight = Some(flight);
+        trace.in_doubt |= self.in_doubt;
         trace.over_at = trace.over_at.max(flight.void_after);
     }
 }
@@ -238,6 +250,27 @@ mod tests {
         );
         assert_eq!(traces.land(token, 1, 0), None);
         assert!(!traces.has(token));
+    }
+
+    #[test]
+    fn a_place_that_was_asked_for_in_vain_leaves_no_doubt() {
+        let (traces, token) = (Traces::default(), Token::fresh().unwrap());
+        traces.queue(token, &"t:1:=i".into(), 0, 1_000);
+        let refused = Fault::of(redis::make_extension_error("LOADING".into(), None));
+        traces.leave(token, 0, 1_000, 1).ended::<()>(&Err(refused));
+        assert!(traces.has(token) && !traces.are_in_doubt(token));
+        let no_memory = Fault::of(redis::make_extension_error("OOM".into(), None));
+        traces.leave(token, 0, 1_000, 1).ended::<()>(&Err(no_memory));
+        assert!(!traces.are_in_doubt(token));
+
+        drop(traces.leave(token, 0, 1_000, 1));
+        assert!(traces.are_in_doubt(token), "nobody heard of it");
+        assert_eq!(traces.land(token, 1, 500), None);
+        assert!(!traces.are_in_doubt(token));
+
+        traces.queue(token, &"t:1:=i".into(), 0, 1_000);
+        traces.placed(token);
+        assert!(traces.are_in_doubt(token));
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) struct Parked {
     queued: Queued,
     next: Instant,
     known: Progress,
-    told: Instant,
+    told: Option<Instant>,
 }
 
 /// A token in a queue.
@@ -49,11 +49,8 @@ struct Wait<'a> {
     queued: Option<Queued>,
     /// When to claim next.
     next: Instant,
-    /// What the last answer said, and when.
-    known: Option<(Progress, Instant)>,
-    /// Whether the token may be given the lock without another claim: for the place that it has, or by a claim that nobody
-    /// has heard of again.
-    in_doubt: bool,
+    /// What the last answer said, and when; not when if it may be so no more.
+    known: Option<(Progress, Option<Instant>)>,
 }
 
 enum Event {
@@ -104,6 +101,7 @@ impl RedisStore {
                     None => continue,
                 },
                 Event::Lost => {
+                    wait.doubt();
                     wait.next = after_a_loss(Instant::now());
                     continue;
                 }
@@ -127,22 +125,20 @@ impl RedisStore {
                 Ok(Answer::Void) => {
                     if last || waiting.is_over() {
                         // The server answers, so what it said a moment ago counts.
-                        let error = wait.last_word();
-                        let error = error.unwrap_or_else(|| wait.in_all(come_too_late()));
+                        let error = wait.last_word().unwrap_or_else(come_too_late);
                         return Err(self.refusal(claim, error));
                     }
                     // It stood behind others for long, or the server's clock made a step, which we know of by now.
                     voids += 1;
                     if voids > 1 {
-                        let error = wait.in_all(come_too_late());
+                        let error = self.refusal(claim, come_too_late()).error;
                         wait.failed(error.clone());
                         waiting.report(Progress::Failed(error));
                     }
                 }
                 Err(fault) => {
                     let permanent = fault.is_permanent();
-                    let mut refusal = self.fault(claim, fault);
-                    refusal.error = wait.in_all(refusal.error);
+                    let refusal = self.fault(claim, fault);
                     if permanent || last || waiting.is_over() {
                         return Err(refusal);
                     }
@@ -175,12 +171,10 @@ impl<'a> Wait<'a> {
         if let Some(Parked { queued, next, known, told }) = traces.resume(claim.token) {
             waiting.report(known.clone());
             let known = Some((known, told));
-            let queued = Some(queued);
-            return Self { store, claim, contended: true, queued, next, known, in_doubt: true };
+            return Self { store, claim, contended: true, queued: Some(queued), next, known };
         }
-        let in_doubt = traces.has(claim.token);
-        let contended = in_doubt || store.contended.is(&claim.name);
-        Self { store, claim, contended, queued: None, next: now, known: None, in_doubt }
+        let contended = store.contended.is(&claim.name) || traces.has(claim.token);
+        Self { store, claim, contended, queued: None, next: now, known: None }
     }
 
     /// What happens next.
@@ -221,6 +215,7 @@ impl<'a> Wait<'a> {
         match verdict {
             Verdict::Enter(grant) => Some(grant),
             Verdict::AskAgain => {
+                self.doubt();
                 self.next = Instant::now();
                 None
             }
@@ -301,7 +296,7 @@ impl<'a> Wait<'a> {
                 store.contended.note(&self.claim.name);
                 self.contended = true;
                 self.next = Instant::now();
-                self.known = Some((Progress::Busy(taken.left), self.next));
+                self.known = Some((Progress::Busy(taken.left), Some(self.next)));
                 if mutant!("no-claim-after-subscribing") {
                     self.next = self.next.saturating_add(HEAD_PAUSE);
                 }
@@ -309,23 +304,32 @@ impl<'a> Wait<'a> {
             }
             Claimed::Queued { us, taken, ticket, place } => {
                 store.contended.note(&self.claim.name);
-                self.in_doubt = true;
+                store.connection.traces().placed(self.claim.token);
                 let now = Instant::now();
-                self.known = Some((Progress::Busy(taken.left), now));
+                self.known = Some((Progress::Busy(taken.left), Some(now)));
                 let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
                 self.next = now.saturating_add(queued.pause(taken, place, self.claim.ttl, store));
-                if lost {
-                    // Where it was answered nobody listens yet.
-                    self.next = self.next.min(after_a_loss(now));
-                }
                 queued.waiter.queued(ticket, us, sent);
                 let verdict = queued.waiter.early(now);
-                match self.act_on(verdict) {
-                    Some(grant) => Ok(Answer::Granted(self.entered(grant))),
-                    None => Ok(Answer::Told(Progress::Busy(taken.left))),
+                if lost {
+                    // Where it was answered nobody listens yet.
+                    self.doubt();
+                    self.next = self.next.min(after_a_loss(now));
                 }
+                if let Verdict::Enter(grant) = verdict {
+                    return Ok(Answer::Granted(self.entered(grant)));
+                }
+                if let Verdict::AskAgain = verdict {
+                    self.doubt();
+                    // Not at once: a server that forgot its tickets would be asked without end.
+                    self.next = after_a_loss(now);
+                }
+                Ok(Answer::Told(Progress::Busy(taken.left)))
             }
             Claimed::Void { .. } => {
+                if lost {
+                    self.doubt();
+                }
                 self.next = Instant::now();
                 Ok(Answer::Void)
             }
@@ -338,7 +342,8 @@ impl<'a> Wait<'a> {
         let connection = &self.store.connection;
         let live = connection.live(until).await?;
         let namespace = self.claim.name.namespace();
-        let channel = Inbox::join(connection, &live, namespace, connection.patience(until)).await?;
+        let joined = Inbox::join(connection, &live, namespace, connection.patience(until)).await;
+        let channel = joined.map_err(Fault::before_the_call)?;
         if let Some(queued) = &mut self.queued {
             queued.told &= channel.is_some();
             return Ok(());
@@ -353,7 +358,7 @@ impl<'a> Wait<'a> {
         });
         self.queued = Some(Queued {
             // A place that was taken before may name no inbox.
-            told: member.contains(":="),
+            told: channel.is_some() && member.contains(":="),
             member,
             mail: connection.inbox().mailbox(self.claim.token),
             waiter: Waiter::default(),
@@ -364,17 +369,15 @@ impl<'a> Wait<'a> {
 
     fn failed(&mut self, error: Error) {
         let now = Instant::now();
-        self.known = Some((Progress::Failed(error), now));
+        self.known = Some((Progress::Failed(error), Some(now)));
         self.next = now.saturating_add(jittered(FAILURE_PAUSE));
     }
 
-    /// What a failure means after what went before it.
-    fn in_all(&mut self, error: Error) -> Error {
-        if self.in_doubt && !mutant!("last-claim-speaks-for-all") {
-            return error.in_doubt("the lock may have been given to an earlier claim of this wait");
+    /// Something may have changed since the last answer.
+    fn doubt(&mut self) {
+        if let Some((Progress::Busy(_), told)) = &mut self.known {
+            *told = None;
         }
-        self.in_doubt = error.is_unknown();
-        error
     }
 
     /// What a wait that is over ends on, unless that must be asked for once more.
@@ -424,8 +427,8 @@ impl Queued {
 }
 
 /// Whether a wait may end on what was `told` then.
-fn recent(told: Instant) -> bool {
-    Instant::now().saturating_since(told) <= RECENTLY
+fn recent(told: Option<Instant>) -> bool {
+    told.is_some_and(|told| Instant::now().saturating_since(told) <= RECENTLY)
 }
 
 /// When to ask again after the connection was lost: spread, since all who wait hear of it.
