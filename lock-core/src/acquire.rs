@@ -131,6 +131,16 @@ impl Wish {
     }
 
     async fn acquire(&self, since: Instant) -> Result<Granted, Error> {
+        let mut too_late = false;
+        let outcome = self.acquire_in_time(since, &mut too_late).await;
+        // Whatever came after a grant that was of no use.
+        outcome.map_err(|error| {
+            if too_late { error.in_doubt("an earlier claim got the lock, too late") } else { error }
+        })
+    }
+
+    /// Tells in `too_late` whether a token got the lock when nothing was left of its lease.
+    async fn acquire_in_time(&self, since: Instant, too_late: &mut bool) -> Result<Granted, Error> {
         let (until, waits) = (self.until(since), self.terms.wait != Wait::None);
         let wants = Wants { impatient: !waits, ttl: self.terms.ttl, fencing: self.terms.fencing };
         let mut timer = pin!(Deadline::default());
@@ -152,19 +162,21 @@ impl Wish {
             let state = LeaseState::granted(grant.since, grant.ttl, self.terms.max_hold, now);
             if let Ok(state) = state {
                 if self.client.registry.is_draining() {
+                    pending.give_back();
                     return Err(Error::of(ErrorKind::Draining));
                 }
                 return Ok(pending.granted(grant, state));
             }
             // The answer came too late for its lease. The token goes back; a new one may be in time.
+            pending.give_back();
+            *too_late = true;
             if !waits || until.is_some_and(|until| until <= now) {
                 return Err(Error::plain(
-                    ErrorKind::Unavailable,
+                    ErrorKind::Unknown,
                     "the lock store answers too slowly for this ttl: the lease was over when it was \
                      granted",
                 ));
             }
-            drop(pending);
             active = self.client.held.enter();
         }
     }
@@ -262,6 +274,19 @@ impl<'a> Pending<'a> {
         })
     }
 
+    /// The store has granted it the lock, and nobody will hold it. Not for the next in line: what is answered to that one
+    /// tells nothing of this grant.
+    fn give_back(mut self) {
+        if let Some(seat) = self.seat.take() {
+            self.pledge().give_back(seat);
+        }
+    }
+
+    fn pledge(&self) -> Pledge {
+        let (token, ttl) = (self.claim.token, self.longest_ttl);
+        Pledge { token, ttl, label: self.wish.key.label() }
+    }
+
     /// A lease that the store granted.
     fn granted(mut self, grant: Grant, state: LeaseState) -> Granted {
         let Terms { ttl, fencing, .. } = self.wish.terms;
@@ -282,8 +307,7 @@ impl Drop for Pending<'_> {
         if let Some(seat) = self.seat.take()
             && !mutant!("dropped-claim-is-forgotten")
         {
-            let (token, ttl) = (self.claim.token, self.longest_ttl);
-            Pledge { token, ttl, label: self.wish.key.label() }.pass_on(seat);
+            self.pledge().pass_on(seat);
         }
     }
 }
@@ -314,7 +338,8 @@ impl Entered {
         let lease = outer.lease().clone();
         wish.client.ensure_running()?;
         lease.0.observe().map_err(Error::lost)?;
-        let busy = || Error::busy(lease.remaining());
+        // It may have ended while siblings had their turns.
+        let busy = || lease.0.observe().map_or_else(Error::lost, Error::busy);
         let turn = match wish.until(Instant::now()) {
             _ if wish.terms.wait == Wait::None => {
                 outer.child().try_lock_owned().map_err(|_| busy())?
@@ -324,6 +349,7 @@ impl Entered {
                 timeout_at(until, outer.child().lock_owned()).await.map_err(|_| busy())?
             }
         };
+        lease.0.observe().map_err(Error::lost)?;
         Ok(Self { holds: Holds::nested(lease), how: How::Nested { _turn: turn } })
     }
 

@@ -150,7 +150,9 @@
 //! - A lease is not mutual exclusion when the process stalls or the store fails over. Hand the fencing token to what
 //!   you write to, or let the database have the last word with a constraint.
 //! - Two layers with the same key around one handler: the inner one would wait for the outer one, so the request gets
-//!   500, and it is logged. The macro and `run` inside a layer with the same key are re-entrant.
+//!   500, and it is logged; but if the inner one is a [`shield`](LockLayer::shield), whose task knows nothing of the outer one, the
+//!   request waits for itself as long as it may, and is then refused as busy. The macro and `run` inside a layer with the same
+//!   key are re-entrant.
 //! - Nothing bounds the number of waiting requests unless [`max_waiters`](LockLayer::max_waiters) or
 //!   [`max_waiters_per_key`](LockLayer::max_waiters_per_key) does.
 //!

@@ -312,6 +312,33 @@ async fn on_lost_is_ignored() {
     assert!(lost);
 }
 
+/// A sibling under an outer lease has its turn when that is over: it does not begin, though the one before it went on.
+#[tokio::test(start_paused = true)]
+async fn a_sibling_begins_under_a_lease_that_is_over() {
+    #[distributed_lock(key = "a", ttl = "1s", wait = "5m", on_lost = finish)]
+    async fn sibling(begun: &Counter) -> Result<(), Error> {
+        begun.count();
+        sleep(60 * SECOND).await;
+        Ok(())
+    }
+
+    #[distributed_lock(key = "a", ttl = "1s", on_lost = finish)]
+    async fn outer(begun: &Counter) -> Result<(), Error> {
+        let (first, second) = tokio::join!(sibling(begun), sibling(begun));
+        first.and(second)
+    }
+
+    let (store, client) = alone();
+    let begun = Counter::default();
+    let steal = async {
+        sleep(SECOND / 2).await;
+        store.flush();
+    };
+    let (result, ()) = tokio::join!(client.scope(outer(&begun)), steal);
+    assert!(result.unwrap_err().is_lost());
+    assert_eq!(begun.get(), 1);
+}
+
 #[tokio::test]
 async fn an_argument_is_evaluated_twice_or_late() {
     struct Log(LockClient, Mutex<Vec<&'static str>>);

@@ -154,9 +154,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.renewer.close();
         self.janitor.close();
-        if !self.cleaning.is_alive() {
-            self.janitor.abandon();
-        }
     }
 }
 
@@ -182,19 +179,20 @@ mod tests {
 
     /// Releases that nobody will do any more refer to the line of their key, and that to them.
     #[test]
-    fn a_client_that_outlived_its_runtime_gives_its_memory_back() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = LockClient::builder(MemoryStore::new()).build().unwrap();
-        let guards: Vec<_> = ["a", "b"]
-            .map(|key| runtime.block_on(client.mutex(key).lock()).unwrap())
-            .into_iter()
-            .collect();
-        drop(runtime);
-        let (janitor, registry) =
-            (Arc::downgrade(&client.0.janitor), Arc::downgrade(&client.0.registry));
-        drop(guards);
-        assert_eq!(janitor.upgrade().map(|janitor| janitor.backlog()), Some(2));
-        drop(client);
-        assert!(janitor.upgrade().is_none() && registry.upgrade().is_none());
+    fn a_client_whose_runtime_is_gone_gives_its_memory_back() {
+        for runtime_first in [true, false] {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let client = LockClient::builder(MemoryStore::new()).build().unwrap();
+            let guards = ["a", "b"].map(|key| runtime.block_on(client.mutex(key).lock()).unwrap());
+            let (janitor, registry) =
+                (Arc::downgrade(&client.0.janitor), Arc::downgrade(&client.0.registry));
+            let runtime = Some(runtime).filter(|_| !runtime_first);
+            drop(guards);
+            assert_eq!(janitor.upgrade().map(|janitor| janitor.backlog()), Some(2));
+            drop(client);
+            drop(runtime);
+            assert!(janitor.upgrade().is_none() && registry.upgrade().is_none());
+        }
     }
 }

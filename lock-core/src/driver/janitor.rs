@@ -136,7 +136,12 @@ struct Queue {
     backlog: usize,
     /// Whether anybody ever waited for all of it to be settled; until then nobody has to be told.
     watched: bool,
+    /// How many tasks there are for it: one, none, or for a moment two.
+    tasks: usize,
 }
+
+/// The janitor's task, from before its first poll.
+struct Service(Arc<Janitor>);
 
 impl Janitor {
     /// Counts a token that is about to be released, by [`push`](Self::push) or [`finish`](Self::finish).
@@ -148,13 +153,6 @@ impl Janitor {
     pub(crate) fn push(&self, job: Job) {
         self.lock().waiting.push_back(job);
         self.wake.notify_one();
-    }
-
-    /// The client is gone, and so is the runtime of the task: nobody will work here again.
-    pub(crate) fn abandon(&self) {
-        let jobs = std::mem::take(&mut self.lock().waiting);
-        // Not under the lock: each tells those behind it.
-        drop(jobs);
     }
 
     /// How many tokens are not settled yet.
@@ -178,10 +176,23 @@ impl Janitor {
         }
     }
 
-    /// No more tokens will come: the task ends when it has settled those it has.
+    /// No more tokens will come: the task ends when it has settled those it has. Without one nobody ever will.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.wake.notify_one();
+        self.abandon_unserved();
+    }
+
+    /// With the client gone nobody starts the task again, and what waits here would hold up itself.
+    fn abandon_unserved(&self) {
+        let mut queue = self.lock();
+        if queue.tasks > 0 || !self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let jobs = std::mem::take(&mut queue.waiting);
+        // Not under the lock: each tells those behind it.
+        drop(queue);
+        drop(jobs);
     }
 
     /// Releases in the caller's task, at most twice; then, and if the future is dropped, the janitor takes over.
@@ -212,12 +223,18 @@ impl Janitor {
     }
 
     /// The janitor's task.
-    pub(crate) async fn run(self: Arc<Self>, store: Arc<dyn Store>) {
+    pub(crate) fn run(self: Arc<Self>, store: Arc<dyn Store>) -> impl Future<Output = ()> {
+        self.lock().tasks += 1;
+        let service = Service(self);
+        async move { service.0.serve(store).await }
+    }
+
+    async fn serve(&self, store: Arc<dyn Store>) {
         let mut at_work = FuturesUnordered::new();
         loop {
             while at_work.len() < MOST_AT_WORK {
                 let Some(job) = self.lock().waiting.pop_front() else { break };
-                let work = Work { janitor: &self, job: Some(job) };
+                let work = Work { janitor: self, job: Some(job) };
                 at_work.push(work.settle(&*store));
             }
             if at_work.is_empty() && self.closed.load(Ordering::Acquire) {
@@ -337,6 +354,13 @@ impl Work<'_> {
                 self.janitor.emptied.notify_waiters();
             }
         }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.0.lock().tasks -= 1;
+        self.0.abandon_unserved();
     }
 }
 

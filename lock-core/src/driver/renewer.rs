@@ -27,6 +27,13 @@ pub(crate) struct Due {
     number: u64,
 }
 
+impl Due {
+    /// Whether it was scheduled later than `other`.
+    pub(crate) fn came_after(self, other: Self) -> bool {
+        self.number > other.number
+    }
+}
+
 /// The schedule of a client's leases.
 #[derive(Debug, Default)]
 pub(crate) struct Renewer {

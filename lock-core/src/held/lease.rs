@@ -84,7 +84,7 @@ impl Lease {
         let held = Arc::clone(&self.0);
         async move {
             check_ttl(ttl)?;
-            let left = held.observe().map_err(Error::lost)?;
+            let left = held.extends(ttl).map_err(Error::lost)?;
             held.client.ensure_running()?;
             let until = Instant::now().saturating_add(left);
             let renewal = Renewal::new(held.name().clone(), held.token, ttl, until);

@@ -49,6 +49,8 @@ struct Shared {
     due: Option<Due>,
     /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
     is_short: bool,
+    /// The longest that its guard has asked for beside its ttl, whether the store answered or not.
+    extended_for: Duration,
 }
 
 /// What becomes of a lease that its guard ends.
@@ -96,6 +98,7 @@ impl Held {
             active: Some(active),
             due: None,
             is_short,
+            extended_for: Duration::ZERO,
         };
         let held = Arc::new(Self {
             client,
@@ -154,6 +157,15 @@ impl Held {
         Instant::now().saturating_since(granted)
     }
 
+    /// What is left of the lease, or why it is over. If it is not, the store may be asked to keep it for `ttl` from now on.
+    pub(crate) fn extends(&self, ttl: Duration) -> Result<Duration, LostReason> {
+        self.with(|shared, now| {
+            let left = shared.state.check(now)?;
+            shared.extended_for = shared.extended_for.max(ttl);
+            Ok(left)
+        })
+    }
+
     /// The lease is over for `reason`, unless it was already.
     pub(crate) fn lose(&self, reason: LostReason) {
         self.with(|shared, now| shared.state.lose(reason, now));
@@ -161,11 +173,12 @@ impl Held {
 
     /// Ends the lease for its guard. From here on no renewal is sent, and late answers move nothing.
     pub(crate) fn end(&self) -> Ended {
-        let (first, lost, seat, active, due, state, now) = self.with(|shared, now| {
+        let (first, lost, seat, active, due, state, chain, now) = self.with(|shared, now| {
             let lost = shared.state.check(now).err();
             let first = shared.state.begin_release();
-            let Shared { state, seat, active, due, .. } = shared;
-            (first, lost, seat.take(), active.take(), due.take(), state.clone(), now)
+            let Shared { state, seat, active, due, extended_for, .. } = shared;
+            let chain = self.chain.asked_for(*extended_for);
+            (first, lost, seat.take(), active.take(), due.take(), state.clone(), chain, now)
         });
         if let Some(due) = due
             && !mutant!("renewal-after-release")
@@ -185,7 +198,7 @@ impl Held {
             {
                 let lease = Handed {
                     token: self.token,
-                    chain: self.chain,
+                    chain,
                     deadline: state.confirmed_until(),
                     label: self.key.label(),
                 };
@@ -203,7 +216,7 @@ impl Held {
         let hold_until = self.terms.min_hold.filter(|_| !mutant!("min-hold-is-ignored"));
         let hold_until = hold_until.map(|least| state.granted_at().saturating_add(least));
         let release = Release::new(self.name().clone(), self.token, hold_until);
-        let (label, ttl) = (self.key.label(), self.chain.longest_ttl());
+        let (label, ttl) = (self.key.label(), chain.longest_ttl());
         let good_until = if lost.is_none() { Some(state.deadline()) } else { None };
         let confirmed = state.confirmed_until();
         let job = Job::of_lease(release, seat, label, ttl, good_until, confirmed, now);

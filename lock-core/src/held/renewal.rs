@@ -23,10 +23,12 @@ impl Held {
     /// Has the renewer look at the lease at `at`.
     pub(crate) fn schedule(self: &Arc<Self>, at: Instant) {
         let due = self.client.renewer.schedule(Arc::downgrade(self), at);
-        // A release that came in between has nothing to take back, so it is done here.
         let stale = {
             let mut shared = self.lock();
-            if shared.state.is_released() { Some(due) } else { shared.due.replace(due) }
+            // A release that came in between has nothing to take back, so it is done here. And somebody may have been faster with
+            // a later one.
+            let outdone = shared.due.is_some_and(|other| other.came_after(due));
+            if outdone || shared.state.is_released() { Some(due) } else { shared.due.replace(due) }
         };
         if let Some(stale) = stale {
             self.client.renewer.forget(stale);

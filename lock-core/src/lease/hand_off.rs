@@ -48,6 +48,12 @@ impl Chain {
     #[must_use]
     pub(crate) fn next(mut self, ttl: Duration) -> Self {
         self.hand_offs += 1;
+        self.asked_for(ttl)
+    }
+
+    /// The same chain after a holder may have asked for `ttl`.
+    #[must_use]
+    pub(crate) fn asked_for(mut self, ttl: Duration) -> Self {
         self.longest_ttl = self.longest_ttl.max(ttl);
         self
     }

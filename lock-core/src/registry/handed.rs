@@ -72,11 +72,16 @@ impl Pledge {
     /// Gives it to the first in line, or back to the store if there is none.
     pub(crate) fn pass_on(self, seat: Seat) {
         if let Err(seat) = seat.pledge(self) {
-            let janitor = Arc::clone(seat.janitor());
-            janitor.open();
-            seat.set(Situation::Releasing);
-            let release = Release::new(seat.name().clone(), self.token, None);
-            janitor.push(Job::of_claim(release, Some(seat), self.label, self.ttl));
+            self.give_back(seat);
         }
+    }
+
+    /// Gives it back to the store, though somebody may stand in line: the seat goes on behind the release.
+    pub(crate) fn give_back(self, seat: Seat) {
+        let janitor = Arc::clone(seat.janitor());
+        janitor.open();
+        seat.set(Situation::Releasing);
+        let release = Release::new(seat.name().clone(), self.token, None);
+        janitor.push(Job::of_claim(release, Some(seat), self.label, self.ttl));
     }
 }

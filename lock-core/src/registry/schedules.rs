@@ -162,8 +162,9 @@ fn schedule(seen: &Arc<Seen>, drained: bool) {
         let process = Arc::clone(&process);
         tasks.push(thread::spawn(move || process.registry.drain()));
     }
-    let janitor = Arc::clone(&process.janitor);
-    let sweeping = thread::spawn(move || block_on(janitor.run(Arc::new(MemoryStore::new()))));
+    // As a client does, which starts its task before it closes it.
+    let sweep = Arc::clone(&process.janitor).run(Arc::new(MemoryStore::new()));
+    let sweeping = thread::spawn(move || block_on(sweep));
     for task in tasks {
         task.join().unwrap();
     }
