@@ -1,6 +1,7 @@
 //! What an experiment went through, for the report of `make faults`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
 
@@ -59,6 +60,12 @@ impl Experiment {
             assert!(*count > 0, "{}: it never came to `{event}`", self.name);
         }
         self.finished = true;
+    }
+}
+
+impl fmt::Display for Experiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "experiment {}, {}", self.number, self.name)
     }
 }
 

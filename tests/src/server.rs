@@ -1,5 +1,6 @@
 //! A Redis server of a test's own.
 
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -226,8 +227,11 @@ impl RedisServer {
         if let Some(password) = &self.password {
             command.args(["--requirepass", password]);
         }
-        let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = silent.spawn().expect("redis-server is not installed");
+        // What it says before it has a log is told as well.
+        let log = File::options().append(true).create(true).open(self.dir.join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let mut child =
+            command.spawn().unwrap_or_else(|error| panic!("redis-server cannot be run: {error}"));
         let pid = child.id();
         let start = Instant::now();
         let client = redis::Client::open(self.url()).unwrap();

@@ -360,6 +360,10 @@ async fn table(operation: Operation, name: &'static str) {
         let once = faults.into_iter().map(|fault| cell(fault, Times::Once));
         once.chain(some.map(|fault| cell(fault, Times::Always))).collect::<Vec<_>>()
     };
+    // Both are in the report whatever comes of the first.
+    let faults = "network: each request or reply lost, late, doubled, cut, reset";
+    let network = Experiment::new(28, name, faults, &EVENTS);
+    let replies = Experiment::new(29, name, "server: each error, odd replies", &EVENTS);
     let bench = Bench::new().await;
 
     let len = bench.reply_len(operation).await;
@@ -367,23 +371,23 @@ async fn table(operation: Operation, name: &'static str) {
     let cuts = (0..len).step_by(len.div_ceil(dose(64))).map(Fault::Truncate);
     let cuts = cuts.map(|cut| cell(cut, Times::Once));
     let cells = endless(Fault::transport().collect()).into_iter().chain(cuts);
-    let faults = "network: each request or reply lost, late, doubled, cut, reset";
-    report(28, name, faults, &bench.try_all(cells).await);
-    let replies = endless(Fault::replies().collect());
-    report(29, name, "server: each error, odd replies", &bench.try_all(replies).await);
+    bench.try_all(cells).await.report(network);
+    bench.try_all(endless(Fault::replies().collect())).await.report(replies);
 }
 
-fn report(number: u32, name: &'static str, fault: &'static str, tally: &Tally) {
-    println!(
-        "{name}: {} cells, {} faults; {} succeeded, {} failed",
-        tally.cells, tally.hits, tally.done, tally.failed
-    );
-    let mut experiment =
-        Experiment::new(number, name, fault, &["faults injected", "outcomes as allowed"]);
-    experiment.ran(tally.cells);
-    experiment.saw("faults injected", tally.hits);
-    experiment.saw("outcomes as allowed", tally.done + tally.failed);
-    experiment.finish();
+const EVENTS: [&str; 2] = ["faults injected", "outcomes as allowed"];
+
+impl Tally {
+    fn report(&self, mut experiment: Experiment) {
+        println!(
+            "{experiment}: {} cells, {} faults; {} succeeded, {} failed",
+            self.cells, self.hits, self.done, self.failed
+        );
+        experiment.ran(self.cells);
+        experiment.saw("faults injected", self.hits);
+        experiment.saw("outcomes as allowed", self.done + self.failed);
+        experiment.finish();
+    }
 }
 
 macro_rules! table {
@@ -414,6 +418,12 @@ table! {
 /// Many ask at the same time: the fault hits a call that carries several of them.
 #[tokio::test]
 async fn many_at_once_end_as_their_fault_allows() {
+    let mut experiment = Experiment::new(
+        28,
+        "many asks in one call",
+        "any fault of the table on a call of several",
+        &[EVENTS[0], EVENTS[1], "asks hit"],
+    );
     let bench = Bench::new().await;
     let operations = [
         Operation::TryLock,
@@ -436,15 +446,6 @@ async fn many_at_once_end_as_their_fault_allows() {
         .collect();
     let tally = bench.try_all(cells).await;
     assert!(tally.asks > 3 * tally.hits, "{} asks in {} calls", tally.asks, tally.hits);
-    let mut experiment = Experiment::new(
-        28,
-        "many asks in one call",
-        "any fault of the table on a call of several",
-        &["faults injected", "asks hit", "outcomes as allowed"],
-    );
-    experiment.ran(tally.cells);
-    experiment.saw("faults injected", tally.hits);
     experiment.saw("asks hit", tally.asks);
-    experiment.saw("outcomes as allowed", tally.done + tally.failed);
-    experiment.finish();
+    tally.report(experiment);
 }

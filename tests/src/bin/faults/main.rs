@@ -23,16 +23,15 @@ use std::time::Instant;
 use lock_tests::REPORT;
 
 use self::report::{Ran, Report};
-use self::run::{Ended, Progress, Scratch, run};
+use self::run::{Ended, Progress, Scratch, Signals, run};
 use self::suites::{SUITES, Suite};
 
 const HELP: &str = "\
-Runs the programme of faults and writes its report.
+Runs the programme of faults and writes its report: to tests/FAULTS.md if all went well, else to target/tmp/FAULTS.md.
 
 usage: make faults ARGS=\"[OPTION]...\"
 
-  --quick        a small dose, about three minutes on two cores, besides building; writes to target/tmp/FAULTS.md instead of
-                 tests/FAULTS.md
+  --quick        a small dose, about three minutes on two cores, besides building; writes to target/tmp/FAULTS.md
   --only SUITE   only this suite; may be repeated; writes to target/tmp/FAULTS.md
   --help         this
 
@@ -41,6 +40,12 @@ mutants were caught.";
 
 /// As a shell says that Ctrl-C ended it.
 const INTERRUPTED: u8 = 130;
+
+/// Why there is no report.
+enum Stopped {
+    Interrupted,
+    DoesNotBuild(&'static str),
+}
 
 struct Wish {
     quick: bool,
@@ -61,20 +66,25 @@ async fn main() -> ExitCode {
         }
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let Some(report) = all(&wish, root).await else {
-        eprintln!("\ninterrupted: all that was started is ended");
-        return ExitCode::from(INTERRUPTED);
+    let report = match all(&wish, root).await {
+        Ok(report) => report,
+        Err(Stopped::Interrupted) => {
+            eprintln!("\ninterrupted: all that was started is ended");
+            return ExitCode::from(INTERRUPTED);
+        }
+        Err(Stopped::DoesNotBuild(suite)) => {
+            eprintln!("\nnothing was run: the suite {suite} does not build");
+            return ExitCode::FAILURE;
+        }
     };
-    let to = if wish.quick || !wish.only.is_empty() {
-        root.join("target/tmp/FAULTS.md")
-    } else {
-        root.join("tests/FAULTS.md")
-    };
+    // The page that is kept is one of a run in which all went well.
+    let is_kept = !wish.quick && wish.only.is_empty() && report.is_good();
+    let to = root.join(if is_kept { "tests/FAULTS.md" } else { "target/tmp/FAULTS.md" });
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-    std::fs::write(&to, report.to_markdown(wish.quick)).unwrap();
+    std::fs::write(&to, report.to_markdown(&wish.command())).unwrap();
     eprintln!("\nwritten: {}", to.display());
-    for number in report.missing() {
-        eprintln!("experiment {number} was not run");
+    for experiment in report.missing() {
+        eprintln!("{experiment} was not run");
     }
     for failed in report.suites.iter().filter(|suite| !suite.is_good()) {
         let how = if failed.passed { "reported no experiment" } else { "failed: see its output" };
@@ -85,24 +95,41 @@ async fn main() -> ExitCode {
     if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs what is wished for; `None` if it was interrupted.
-async fn all(wish: &Wish, root: &Path) -> Option<Report> {
+impl Wish {
+    /// How one says it.
+    fn command(&self) -> String {
+        let command = if self.quick { "make faults-quick" } else { "make faults" };
+        let only: Vec<_> = self.only.iter().map(|suite| format!("--only {suite}")).collect();
+        if only.is_empty() {
+            command.to_owned()
+        } else {
+            format!("{command} ARGS=\"{}\"", only.join(" "))
+        }
+    }
+}
+
+/// Runs what is wished for.
+async fn all(wish: &Wish, root: &Path) -> Result<Report, Stopped> {
     let chosen =
         |suite: &&Suite| wish.only.is_empty() || wish.only.iter().any(|name| name == suite.name);
     let suites: Vec<_> = SUITES.iter().filter(chosen).collect();
     let mut progress = Progress::new(suites.iter().map(|suite| suite.dose(wish.quick).seconds));
+    let mut signals = Signals::new();
     for suite in &suites {
         progress.tell(&format!("building {}", suite.name));
         let mut command = suite.build(wish.quick);
         command.current_dir(root);
-        // What does not build fails when it is run.
-        if let Ended::Interrupted = run(command, None).await {
-            return None;
+        match run(command, None, &mut signals).await {
+            Ended::Well => {}
+            Ended::Badly => return Err(Stopped::DoesNotBuild(suite.name)),
+            Ended::Interrupted => return Err(Stopped::Interrupted),
         }
     }
     progress.all_is_built();
     let mut report = if wish.only.is_empty() {
-        Report::of_all_promises(&std::fs::read_to_string(root.join("tests/README.md")).unwrap())
+        let read = |path| std::fs::read_to_string(root.join(path));
+        let page = read("tests/FAULTS.md").unwrap_or_default();
+        Report::of_all_promises(&read("tests/README.md").unwrap(), &page)
     } else {
         Report::default()
     };
@@ -115,8 +142,8 @@ async fn all(wish: &Wish, root: &Path) -> Option<Report> {
         let start = Instant::now();
         let mut command = suite.command(wish.quick);
         command.current_dir(root).env(REPORT, &lines).env("TMPDIR", &scratch.0);
-        let passed = match run(command, Some(&progress)).await {
-            Ended::Interrupted => return None,
+        let passed = match run(command, Some(&progress), &mut signals).await {
+            Ended::Interrupted => return Err(Stopped::Interrupted),
             Ended::Well => true,
             Ended::Badly => false,
         };
@@ -125,7 +152,7 @@ async fn all(wish: &Wish, root: &Path) -> Option<Report> {
         progress.end(passed);
         report.suites.push(Ran { name, dose, took, passed, told });
     }
-    Some(report)
+    Ok(report)
 }
 
 fn names() -> Vec<&'static str> {

@@ -11,8 +11,10 @@ pub(crate) struct Report {
     experiments: BTreeMap<(u64, String, String), Tally>,
     mutants: BTreeMap<String, Mutant>,
     pub(crate) suites: Vec<Ran>,
-    /// Without these it is not whole.
+    /// Without experiments of these numbers it is not whole.
     demanded: BTreeSet<u64>,
+    /// Nor without these.
+    known: BTreeSet<(u64, String, String)>,
 }
 
 /// What became of a suite.
@@ -47,20 +49,35 @@ struct Mutant {
 }
 
 impl Report {
-    /// One that needs all experiments on which a promise of `readme` rests.
-    pub(crate) fn of_all_promises(readme: &str) -> Self {
+    /// One that needs all experiments on which a promise of `readme` rests, and those of `page`, which was written before. Whoever
+    /// takes one away takes it off that page.
+    pub(crate) fn of_all_promises(readme: &str, page: &str) -> Self {
         let (_, table) = readme.split_once("## What is promised").unwrap();
         let rows = table.lines().take_while(|line| !line.starts_with("## "));
         let cells = rows.filter_map(|line| line.strip_prefix('|')?.split('|').nth(1));
         let numbers =
             cells.flat_map(|cell| cell.split(',')).filter_map(|it| it.trim().parse().ok());
-        Self { demanded: numbers.collect(), ..Self::default() }
+        let row = |line: &str| {
+            let mut cells = line.strip_prefix("| ")?.split(" | ");
+            let mut cell = || cells.next().map(str::to_owned);
+            Some((cell()?.parse().ok()?, cell()?, cell()?))
+        };
+        Self {
+            demanded: numbers.collect(),
+            known: page.lines().filter_map(row).collect(),
+            ..Self::default()
+        }
     }
 
     /// The experiments that are demanded and told nothing.
-    pub(crate) fn missing(&self) -> Vec<u64> {
+    pub(crate) fn missing(&self) -> Vec<String> {
         let told: BTreeSet<_> = self.experiments.keys().map(|(number, ..)| *number).collect();
-        self.demanded.difference(&told).copied().collect()
+        let numbers = self.demanded.difference(&told).map(|number| format!("experiment {number}"));
+        let rows = self.known.iter().filter(|key| told.contains(&key.0));
+        let rows = rows.filter(|key| !self.experiments.contains_key(key));
+        let rows =
+            rows.map(|(number, name, fault)| format!("experiment {number}, {name}: {fault},"));
+        numbers.chain(rows).collect()
     }
 
     /// Takes in what a suite reported, a JSON object in each line.
@@ -124,9 +141,9 @@ impl Report {
         )
     }
 
-    pub(crate) fn to_markdown(&self, quick: bool) -> String {
+    /// Written by the command `by`.
+    pub(crate) fn to_markdown(&self, by: &str) -> String {
         let mut out = String::from("# What the locks were put through\n\n");
-        let by = if quick { "make faults-quick" } else { "make faults" };
         let _ = writeln!(
             out,
             "Written by `{by}`; the doses are in the last table. The numbers on the left are those of the experiments in\n\
@@ -204,7 +221,7 @@ mod tests {
         assert!(report.is_good());
         let sum = "faults: 1 experiments, 2404 events, 0 violations, 1 of 1 mutants caught";
         assert_eq!(report.sum(), sum);
-        let text = report.to_markdown(false);
+        let text = report.to_markdown("make faults");
         assert!(text.contains("Written by `make faults`;"), "{text}");
         assert!(text.contains("| 7 | held | a | 6 | 2,400 x, 4 y | 0 |"), "{text}");
         assert!(text.contains("| m | a bug | suite test | caught |"), "{text}");
@@ -225,12 +242,15 @@ mod tests {
     fn an_experiment_of_a_promise_is_left_out() {
         let readme = "| no | 9 |\n## What is promised\n\n| promise | experiments | tests |\n|---|---|---|\n\
                       | One | 7, 12 | `a` |\n| .. more |  | `b` |\n\n## Else\n| x | 8 | `c` |\n";
-        let mut report = Report::of_all_promises(readme);
+        let page = "| | promised | fault | runs |\n|--:|---|---|--:|\n| 7 | held | a | 1 |\n| 7 | held | b | 1 |\n";
+        let mut report = Report::of_all_promises(readme, page);
         report.suites = after(&[HELD], true).suites;
         report.add_lines(HELD);
-        assert_eq!(report.missing(), [12]);
-        assert!(!report.is_good() && report.sum().contains(" 1 violations, "));
+        assert_eq!(report.missing(), ["experiment 12", "experiment 7, held: b,"]);
+        assert!(!report.is_good() && report.sum().contains(" 2 violations, "));
         report.add_lines(&HELD.replace(":7,", ":12,"));
+        assert!(!report.is_good() && report.sum().contains(" 1 violations, "));
+        report.add_lines(&HELD.replace("\"a\"", "\"b\""));
         assert!(report.is_good());
     }
 
@@ -239,7 +259,11 @@ mod tests {
         let report = after(&[HELD, CAUGHT, MISSED], true);
         assert!(!report.is_good());
         assert!(report.sum().ends_with("0 violations, 1 of 2 mutants caught"));
-        assert!(report.to_markdown(true).contains("| n | a bug | suite test | **missed** |"));
+        assert!(
+            report
+                .to_markdown("make faults-quick")
+                .contains("| n | a bug | suite test | **missed** |")
+        );
     }
 
     #[test]
@@ -255,6 +279,6 @@ mod tests {
         let mut report = after(&[HELD], true);
         report.suites.extend(after(&[], true).suites);
         assert!(!report.is_good());
-        assert!(report.to_markdown(false).contains("| s | small | 5 | **failed** |"));
+        assert!(report.to_markdown("make faults").contains("| s | small | 5 | **failed** |"));
     }
 }

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal as Kill, kill_process_group};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 /// How often a suite that takes long is talked about.
@@ -52,7 +52,7 @@ impl Progress {
         self.tell(&format!("{} {verdict} after {} s", self.name, self.since.elapsed().as_secs()));
     }
 
-    /// How long it may take: more than twice as long on a slow machine.
+    /// How long it may take on a slow machine.
     pub(crate) fn limit(&self) -> Duration {
         Duration::from_secs(self.expected[self.number - 1] * 4 + 120)
     }
@@ -96,12 +96,39 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs it, no longer than it may take if that is known, in a process group of its own, so that all that it starts can be ended with
-/// it.
-pub(crate) async fn run(mut command: Command, progress: Option<&Progress>) -> Ended {
-    let mut interrupt = signal(SignalKind::interrupt()).unwrap();
-    let mut terminate = signal(SignalKind::terminate()).unwrap();
-    let mut hang_up = signal(SignalKind::hangup()).unwrap();
+/// Hears that the programme is to end, also between two suites.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Self {
+        let of = |kind| signal(kind).unwrap();
+        Self {
+            interrupt: of(SignalKind::interrupt()),
+            terminate: of(SignalKind::terminate()),
+            hang_up: of(SignalKind::hangup()),
+        }
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
+}
+
+/// Runs it, no longer than it may take if that is known, in a process group of its own, so that all that it starts can be ended
+/// with it.
+pub(crate) async fn run(
+    mut command: Command,
+    progress: Option<&Progress>,
+    signals: &mut Signals,
+) -> Ended {
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn().unwrap();
     let limit = progress.map_or(BUILDING, Progress::limit);
     let mut hangs = pin!(sleep(limit));
@@ -120,9 +147,7 @@ pub(crate) async fn run(mut command: Command, progress: Option<&Progress>) -> En
                 end(&mut child).await;
                 return Ended::Badly;
             }
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            _ = hang_up.recv() => break,
+            () = signals.any() => break,
         }
     }
     end(&mut child).await;
@@ -134,9 +159,9 @@ async fn end(child: &mut Child) {
         return;
     };
     // Some may be gone already, and all may.
-    let _told = kill_process_group(group, Signal::TERM);
+    let _told = kill_process_group(group, Kill::TERM);
     // The zoo ends what it started in other groups.
     let _ended = timeout(GRACE, child.wait()).await;
     sleep(GRACE / 10).await;
-    let _killed = kill_process_group(group, Signal::KILL);
+    let _killed = kill_process_group(group, Kill::KILL);
 }

@@ -42,7 +42,7 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: Dose { seconds: 10, profile: FAST, ..SMALL },
         full: Dose {
             words: "all bounds",
-            seconds: 320,
+            seconds: 210,
             profile: FAST,
             variables: &[("LOCK_TESTS_DOSE", "10")],
             ..SMALL
@@ -59,7 +59,7 @@ pub(crate) const SUITES: &[Suite] = &[
         },
         full: Dose {
             words: "100,000 schedules",
-            seconds: 180,
+            seconds: 120,
             variables: &[("LOCK_SCHEDULES", "25000")],
             ..SMALL
         },
@@ -69,14 +69,14 @@ pub(crate) const SUITES: &[Suite] = &[
         about: "the real client on a simulated network and clock",
         quick: Dose {
             words: "5,000 seeds",
-            seconds: 30,
+            seconds: 20,
             profile: FAST,
             variables: &[("LOCK_SIM_SEEDS", "5000")],
             arguments: ONE_AT_A_TIME,
         },
         full: Dose {
             words: "200,000 seeds, the rest ten times",
-            seconds: 700,
+            seconds: 530,
             profile: FAST,
             variables: &[("LOCK_SIM_SEEDS", "200000"), ("LOCK_TESTS_DOSE", "10")],
             arguments: ONE_AT_A_TIME,
@@ -88,7 +88,7 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: Dose { seconds: 65, arguments: SIX_AT_A_TIME, ..SMALL },
         full: Dose {
             words: "four times",
-            seconds: 240,
+            seconds: 100,
             variables: &[("LOCK_TESTS_DOSE", "4")],
             arguments: SIX_AT_A_TIME,
             ..SMALL
@@ -100,7 +100,7 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: Dose { seconds: 5, ..SMALL },
         full: Dose {
             words: "ten times",
-            seconds: 80,
+            seconds: 30,
             variables: &[("LOCK_TESTS_DOSE", "10")],
             ..SMALL
         },
@@ -111,7 +111,7 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: Dose { seconds: 60, arguments: FOUR_AT_A_TIME, ..SMALL },
         full: Dose {
             words: "ten times",
-            seconds: 340,
+            seconds: 420,
             variables: &[("LOCK_TESTS_DOSE", "10")],
             arguments: FOUR_AT_A_TIME,
             ..SMALL
@@ -137,8 +137,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "zoo",
         about: "known bugs, each of which a suite must catch",
-        quick: Dose { words: "every third mutant", seconds: 35, arguments: &["--quick"], ..SMALL },
-        full: Dose { words: "every mutant", seconds: 180, ..SMALL },
+        quick: Dose { words: "every third mutant", seconds: 20, arguments: &["--quick"], ..SMALL },
+        full: Dose { words: "every mutant", seconds: 60, ..SMALL },
     },
 ];
 
@@ -184,11 +184,14 @@ impl Suite {
             command.args(["--profile", profile]);
         }
         // What the caller set is for one suite at most, and no dose of this run.
-        command.env_remove("LOCK_TESTS_DOSE").env_remove("LOCK_SIM_SEEDS");
-        command
-            .env_remove("LOCK_SIM_SEED")
-            .env_remove("LOCK_SCHEDULES")
-            .envs(variables.iter().copied());
+        let ours = |name: &OsString| {
+            let name = name.to_string_lossy();
+            ["LOCK_TESTS_", "LOCK_SIM_", "LOCK_SCHEDULES"].iter().any(|of| name.starts_with(of))
+        };
+        for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
+            command.env_remove(name);
+        }
+        command.envs(variables.iter().copied());
         command
     }
 }

@@ -1,7 +1,5 @@
 //! The bug zoo: brings known bugs back, one at a time, and shows that the tests which claim to notice them do.
 //!
-//! `cargo run --package lock-tests --bin zoo -- [--quick] [--list] [--no-run] [--jobs N] [MUTANT ..]`
-//!
 //! A bug is caught if its test passes without it and fails by an assertion with it. A test that hangs has not noticed anything.
 // A tool for the terminal, that ends with a message when it cannot go on.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::disallowed_methods)]
@@ -27,6 +25,20 @@ use self::trial::{Litter, Run, Suite, end_with_all_that_runs};
 #[path = "../../../../lock-core/src/zoo/mutants.rs"]
 mod mutants;
 
+const HELP: &str = "\
+Brings known bugs back, one at a time, and shows which test notices each.
+
+usage: make zoo ARGS=\"[OPTION]... [MUTANT]...\"
+
+  MUTANT    only these
+  --quick   every third mutant
+  --list    what the mutants are, and who claims to notice them
+  --jobs N  so many tests at a time, instead of 4
+  --no-run  only builds
+  --help    this
+
+The exit code of a run is 0 only if all were caught.";
+
 type Problem = Box<dyn Error + Send + Sync>;
 
 /// Tests look at clocks, and a machine may be too busy for that for a moment.
@@ -43,6 +55,10 @@ const SIMULATION: (&str, &str) =
     ("sim", "a_lock_is_one_holders_whatever_happens_to_network_clients_and_server");
 
 fn main() -> ExitCode {
+    if std::env::args().any(|word| word == "--help") {
+        println!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
     match Wish::read(std::env::args().skip(1)).and_then(|wish| wish.fulfil()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -81,9 +97,16 @@ impl Wish {
                 "--quick" => wish.quick = true,
                 "--list" => wish.list = true,
                 "--no-run" => wish.no_run = true,
-                "--jobs" => wish.jobs = words.next().ok_or("--jobs needs a number")?.parse()?,
+                "--jobs" => {
+                    let number = words.next().and_then(|word| word.parse().ok());
+                    wish.jobs = number.filter(|jobs| *jobs > 0).ok_or("--jobs needs a number")?;
+                }
                 name if MUTANTS.iter().any(|mutant| mutant.name == name) => wish.names.push(word),
-                _ => return Err(format!("no option and no mutant: {word}; see --list").into()),
+                _ => {
+                    return Err(
+                        format!("no option and no mutant: {word}; see --help and --list").into()
+                    );
+                }
             }
         }
         Ok(wish)
@@ -183,7 +206,8 @@ impl Zoo {
         if !output.status.success() {
             return Err("it does not build".into());
         }
-        let litter = Litter::new(target.join("tmp"))?;
+        // Another one may be under way.
+        let litter = Litter::new(target.join(format!("tmp-{}", std::process::id())))?;
         end_with_all_that_runs(litter.0.clone())?;
         let mut suites = BTreeMap::new();
         for line in output.stdout.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
@@ -219,7 +243,7 @@ impl Zoo {
     fn visit(&self, claims: &[Claim], jobs: usize) -> Result<Vec<Outcome>, Problem> {
         let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         std::thread::scope(|scope| {
-            for _ in 0..jobs.max(1) {
+            for _ in 0..jobs {
                 scope.spawn(|| {
                     loop {
                         let number = next.fetch_add(1, Ordering::Relaxed);
@@ -241,22 +265,34 @@ impl Zoo {
         Ok(results.into_iter().map(|(_, outcome)| outcome).collect())
     }
 
-    fn try_out(&self, Claim { mutant, suite: of, test }: Claim) -> Verdict {
-        let suite = &self.suites[of];
+    fn try_out(&self, claim: Claim) -> Verdict {
+        let (suite, test) = (&self.suites[claim.suite], claim.test);
         let healthy = suite.healthy[test].get_or_init(|| {
-            let mut last = Ok(());
-            for _ in 0..HEALTHY_TRIES {
+            let mut last = String::new();
+            for tries in 1..=HEALTHY_TRIES {
                 last = match suite.run(test, None, &self.litter)? {
-                    Run::Passed => return Ok(()),
-                    run => Err(format!("without a mutant: {run}")),
+                    Run::Passed => return Ok(tries),
+                    run => format!("without a mutant: {run}"),
                 };
             }
-            last
+            Err(last)
         });
-        if let Err(why) = healthy {
-            return Verdict::Missed(why.clone());
+        let tries = match healthy {
+            Ok(tries) => *tries,
+            Err(why) => return Verdict::Missed(why.clone()),
+        };
+        // What fails now and then without a mutant must fail more often with it.
+        for _ in 1..tries {
+            let verdict = self.try_mutant(claim);
+            if !verdict.is_caught() {
+                return verdict;
+            }
         }
-        match suite.run(test, Some(mutant.name), &self.litter) {
+        self.try_mutant(claim)
+    }
+
+    fn try_mutant(&self, Claim { mutant, suite: of, test }: Claim) -> Verdict {
+        match self.suites[of].run(test, Some(mutant.name), &self.litter) {
             Ok(Run::Failed(panics)) => {
                 let says = |(place, _): &&(String, String)| {
                     of == UNIT_TESTS || TESTS.iter().any(|dir| place.starts_with(dir))

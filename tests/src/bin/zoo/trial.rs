@@ -30,8 +30,8 @@ pub(crate) struct Suite {
     /// Where cargo would run it.
     pub(crate) dir: PathBuf,
     pub(crate) tests: Vec<String>,
-    /// How the tests end without a mutant, each tried once.
-    pub(crate) healthy: BTreeMap<&'static str, OnceLock<Result<(), String>>>,
+    /// How the tests end without a mutant: in which try they pass, looked at once for each.
+    pub(crate) healthy: BTreeMap<&'static str, OnceLock<Result<usize, String>>>,
 }
 
 /// How a run of one test ended.
@@ -135,15 +135,20 @@ fn running() -> MutexGuard<'static, HashSet<Pid>> {
 /// Ends what runs and removes what it left, when this program is told to end: the terminal does not know of those groups.
 pub(crate) fn end_with_all_that_runs(litter: PathBuf) -> Result<(), Problem> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = {
+    let [mut interrupt, mut terminate, mut hang_up] = {
         let _inside = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+        [
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ]
     };
     std::thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! {
                 _ = interrupt.recv() => (),
                 _ = terminate.recv() => (),
+                _ = hang_up.recv() => (),
             }
         });
         // None is begun while this is held.
