@@ -3,4 +3,6 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| lock_tests::fuzz::key::encode(data));
+fuzz_target!(|data: &[u8]| {
+    lock_tests::fuzz::key::encode(data);
+});

@@ -139,7 +139,7 @@ async fn connections_are_killed_under_a_crowd() {
     );
     let server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
-    let killed = kill_connections(&server);
+    let killed = server.kill_connections();
     assert_eq!(killed, 1 + CLIENTS);
     experiment.saw("connections killed", killed);
     crowd.recovers(&server).await;
@@ -147,7 +147,7 @@ async fn connections_are_killed_under_a_crowd() {
     let mut rounds = 0;
     while rounds < 5 && crowd.waits() {
         tokio::time::sleep(ms(30)).await;
-        experiment.saw("connections killed while they take turns", kill_connections(&server));
+        experiment.saw("connections killed while they take turns", server.kill_connections());
         rounds += 1;
     }
     // No lock is lost with a connection; a release may go unanswered twice.
@@ -155,14 +155,6 @@ async fn connections_are_killed_under_a_crowd() {
     assert!(fates.lost() == 0 && fates.unanswered() <= rounds, "{fates:?} of {rounds} rounds");
     experiment.ran(1 + rounds);
     experiment.finish();
-}
-
-/// Kills all that are open, and gives their number.
-fn kill_connections(server: &RedisServer) -> usize {
-    let mut cli = server.connect();
-    let mut kill =
-        |kind: &str| cli.run::<usize>(&format!("CLIENT KILL TYPE {kind} SKIPME yes")).unwrap();
-    kill("normal") + kill("pubsub")
 }
 
 /// `FLUSHALL`: lock, queue and counter are gone. Holders are told, at their next renewal or their release; the others line up

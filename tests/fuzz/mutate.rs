@@ -2,10 +2,12 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
+use lock_tests::Dice;
+
 /// Makes inputs from a corpus, by chance.
 pub(crate) struct Mutator<'c> {
     corpus: &'c [Vec<u8>],
-    state: u64,
+    dice: Dice,
 }
 
 /// What is worth to be put in somewhere.
@@ -42,7 +44,7 @@ impl<'c> Mutator<'c> {
     pub(crate) fn new(corpus: &'c [Vec<u8>]) -> Self {
         assert!(!corpus.is_empty());
         // A failure shows its input, so the seed need not be known.
-        Self { corpus, state: RandomState::new().hash_one(0) | 1 }
+        Self { corpus, dice: Dice::new(RandomState::new().hash_one(0)) }
     }
 
     pub(crate) fn make(&mut self) -> Vec<u8> {
@@ -50,9 +52,9 @@ impl<'c> Mutator<'c> {
         for _ in 0..=self.below(6) {
             let at = self.below(input.len() + 1);
             match self.below(6) {
-                0 if at < input.len() => input[at] = self.next() as u8,
+                0 if at < input.len() => input[at] = self.dice.number() as u8,
                 1 if at < input.len() => drop(input.remove(at)),
-                2 => input.insert(at, self.next() as u8),
+                2 => input.insert(at, self.dice.number() as u8),
                 3 => {
                     let word = WORDS[self.below(WORDS.len())];
                     drop(input.splice(at..at, word.iter().copied()));
@@ -75,14 +77,6 @@ impl<'c> Mutator<'c> {
     }
 
     fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 33) as usize % end
-    }
-
-    /// The generator of Marsaglia, `xorshift64*`.
-    fn next(&mut self) -> u64 {
-        self.state ^= self.state >> 12;
-        self.state ^= self.state << 25;
-        self.state ^= self.state >> 27;
-        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.dice.below(end as u64) as usize
     }
 }

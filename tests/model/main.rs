@@ -23,7 +23,6 @@ mod keys;
 mod lease;
 mod promises;
 mod protocol;
-mod random;
 mod server;
 mod state;
 mod step;

@@ -2,24 +2,13 @@
 
 use std::thread::sleep;
 
-use lock_tests::{Experiment, RedisServer, dose, ms};
+use lock_tests::{Experiment, dose, ms};
 
 use crate::support::contest::Contest;
 use crate::support::worker::Worker;
 
 /// A ttl so long that a lock which nobody has would be found.
 const ORPHAN: u64 = 30_000;
-
-/// Breaks all connections but the one that asks; how many there were.
-pub(crate) fn kill_connections(server: &RedisServer) -> usize {
-    let mut cli = server.connect();
-    // Those that have an inbox are of the other type.
-    let kinds = ["normal", "pubsub"];
-    kinds
-        .map(|kind| cli.run::<usize>(&format!("CLIENT KILL TYPE {kind} SKIPME yes")).unwrap())
-        .iter()
-        .sum()
-}
 
 /// Turns in a second of the calm contest: a third of what it comes to on two cores that do six times as much besides.
 const CALM_TURNS: u64 = 120;
@@ -66,7 +55,7 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let outcome = contest.run(|field| {
         let server = &field.server;
         while !field.is_over(ms(0)) {
-            experiment.saw("connections killed", kill_connections(server));
+            experiment.saw("connections killed", server.kill_connections());
             let () = server.cli("SCRIPT FLUSH");
             sleep(ms(150));
             server.pause();
@@ -99,7 +88,7 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     let outcome = contest.run(|field| {
         let (holder, _) = Worker::hold(&field.server, "held", 2_000);
         while !field.is_over(ms(0)) {
-            experiment.saw("connections killed", kill_connections(&field.server));
+            experiment.saw("connections killed", field.server.kill_connections());
             sleep(ms(50));
         }
         // An answer that was lost is asked for again, on the next connection.

@@ -4,10 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lock_tests::{Experiment, RedisServer, dose};
+use lock_tests::{Dice, Experiment, RedisServer, dose};
 use redis::{ConnectionLike, Value};
 
-use crate::dice::Dice;
 use crate::fake::{Fake, Reply};
 use crate::log::{Log, Reader};
 use crate::setting::EXACT;

@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 mod crowd;
-mod dice;
 mod differential;
 mod fake;
 mod havoc;

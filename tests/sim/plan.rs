@@ -3,7 +3,8 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use crate::dice::Dice;
+use lock_tests::Dice;
+
 use crate::fake::Traits;
 use crate::net::Latency;
 

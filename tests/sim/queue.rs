@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_tests::{Experiment, ms};
+use lock_tests::{Dice, Experiment, ms};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::crowd;
-use crate::dice::Dice;
 use crate::fake::Traits;
 use crate::net::Machine;
 use crate::setting::{EXACT, Setting, simulated};
@@ -144,4 +143,28 @@ fn check(served: &[(usize, Instant)], waiters: &[Waiter], free: Instant, seed: u
         (behind, before) = (number + 1, *at);
     }
     seen
+}
+
+/// R21: a place is kept for as long as its waiter asks for it.
+#[test]
+fn a_waiter_that_waits_ten_minutes_loses_its_place() {
+    simulated(1, EXACT, async |setting| {
+        let (holder, _) = setting.client().await;
+        let (first, _) = setting.client().await;
+        let (second, _) = setting.client().await;
+        let guard = holder.mutex("k").lock().await.unwrap();
+        let wait = ms(1_200_000);
+        let early = tokio::spawn(first.mutex("k").with_wait(wait).lock());
+        sleep(ms(500)).await;
+        let late = tokio::spawn(second.mutex("k").with_wait(wait).lock());
+        sleep(ms(600_000)).await;
+        assert!(guard.is_valid());
+        guard.release().await.unwrap();
+        let guard = timeout(ms(1_000), early).await.unwrap().unwrap().unwrap();
+        assert!(!late.is_finished());
+        guard.release().await.unwrap();
+        let guard = timeout(ms(1_000), late).await.unwrap().unwrap().unwrap();
+        guard.release().await.unwrap();
+        setting.nothing_remains(&first).await;
+    });
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::{Seeded, Vitals, settled};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Experiment, dose};
+use lock_tests::{Dice, Experiment, dose};
 use tokio::time::timeout;
 
-use crate::dice::Dice;
 use crate::fake::{Fake, Traits};
 use crate::log::{Log, Reader};
 use crate::net::{Latency, Machine, Net};

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Lease, LockClient, Mutex, MutexGuard, Released};
+use lock_tests::Dice;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::dice::Dice;
 use crate::history::Turn;
 use crate::world::World;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::{Seeded, Vitals, settled};
 use lock_core::{LockClient, LockOptions};
+use lock_tests::Dice;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::dice::Dice;
 use crate::fake::Fake;
 use crate::history::History;
 use crate::log::{Log, Reader};

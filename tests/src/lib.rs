@@ -25,6 +25,7 @@
     let_underscore_drop
 )]
 
+mod dice;
 pub mod dropped;
 mod experiment;
 // The parser of templates would bring its own unit tests along.
@@ -41,6 +42,7 @@ mod server;
 mod trace;
 mod wait;
 
+pub use self::dice::Dice;
 pub use self::experiment::{Experiment, REPORT};
 pub use self::process::{Signal, send_signal};
 pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};

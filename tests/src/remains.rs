@@ -37,6 +37,15 @@ impl RedisServer {
         self.cli::<String>("CLIENT LIST").lines().count() - 1
     }
 
+    /// Breaks all connections but the one that asks; how many there were.
+    pub fn kill_connections(&self) -> usize {
+        let mut cli = self.connect();
+        // Those that have an inbox are of the other type.
+        let mut kill =
+            |kind: &str| cli.run::<usize>(&format!("CLIENT KILL TYPE {kind} SKIPME yes")).unwrap();
+        kill("normal") + kill("pubsub")
+    }
+
     /// Bytes that the server has allocated for data and clients.
     #[must_use]
     pub fn used_memory(&self) -> u64 {

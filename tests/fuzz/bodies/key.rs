@@ -9,7 +9,7 @@ const HOLES: usize = 7;
 const LONGEST_HOLE: usize = 65;
 
 /// Reads two lists of values from `data`, and makes a key of each.
-pub fn encode(data: &[u8]) {
+pub fn encode(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     let (one, two) = text.split_once('\u{1e}').unwrap_or((&text, ""));
     let (one, two) = (values(one), values(two));
@@ -32,6 +32,7 @@ pub fn encode(data: &[u8]) {
         let (head, tail) = text.split_at(at);
         assert_eq!(key(&[&text]), made(|template| template.hole(&Parts(head, tail))));
     }
+    keys.iter().all(Option::is_some)
 }
 
 /// Up to as many values as a key holds.

@@ -3,11 +3,12 @@
 use lock_core::store::{Reading, read_reply};
 
 /// Reads `data` as a reply, behind a first byte that says to how many things.
-pub fn read(data: &[u8]) {
+pub fn read(data: &[u8]) -> bool {
     let (count, bytes) = data.split_first().map_or((1, data), |(first, rest)| (*first, rest));
     let count = usize::from(count % 64) + 1;
     let Reading { answers, numbers } = read_reply(bytes, count);
     assert!(answers.iter().all(|answers| *answers == count), "{answers:?} for {count}");
     assert!(numbers.len() <= count + 1);
     assert!(numbers.iter().all(|number| (1..=1 << 53).contains(number)), "{numbers:?}");
+    !answers.is_empty() || !numbers.is_empty()
 }

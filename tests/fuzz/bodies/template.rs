@@ -7,12 +7,12 @@ mod parser;
 use self::parser::{Part, Template};
 
 /// Parses `data`.
-pub fn parse(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+pub fn parse(data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
     let special = |c| matches!(c, '<' | '>' | '{' | '}');
     let Ok(template) = Template::parse(text) else {
         assert!(text.is_empty() || text.contains(special), "{text:?} is plain text");
-        return;
+        return false;
     };
     assert_eq!(template.source, text);
     assert!(!template.parts.is_empty());
@@ -39,4 +39,5 @@ pub fn parse(data: &[u8]) {
     } else {
         assert!(literal.is_empty(), "{escaped:?}");
     }
+    true
 }

@@ -5,9 +5,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use lock_tests::history::now;
-use lock_tests::{ms, number};
+use lock_tests::{Dice, ms, number};
 
-use crate::exclusion::kill_connections;
 use crate::support::contest::Field;
 use crate::support::wall::WallClock;
 
@@ -26,8 +25,7 @@ pub(super) struct Fault {
     pub(super) happen: fn(&mut Scene<'_>, &mut Field) -> usize,
 }
 
-/// Numbers that are the same for the same seed: `SplitMix64`.
-pub(super) struct Chance(u64);
+pub(super) struct Chance(Dice);
 
 impl Chance {
     /// One drawn by the clock, or the one that `LOCK_TESTS_SEED` names. It is printed.
@@ -35,15 +33,11 @@ impl Chance {
         let drawn = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let seed = number("LOCK_TESTS_SEED").unwrap_or_else(drawn);
         println!("{name}: LOCK_TESTS_SEED={seed}");
-        Self(seed)
+        Self(Dice::new(seed))
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
+        self.0.below(bound)
     }
 
     fn millis(&mut self, from: u64, to: u64) -> Duration {
@@ -78,8 +72,22 @@ impl<'a> Scene<'a> {
     fn harm<T>(&mut self, harm: impl FnOnce() -> T) -> T {
         let from = now();
         let harmed = harm();
-        self.windows.push(from..=now() + u128::from(self.ttl) * 1_000_000);
+        self.harmed_since(from);
         harmed
+    }
+
+    /// The same, if it does any harm.
+    fn harm_if(&mut self, harm: impl FnOnce() -> bool) -> bool {
+        let from = now();
+        let harmed = harm();
+        if harmed {
+            self.harmed_since(from);
+        }
+        harmed
+    }
+
+    fn harmed_since(&mut self, from: u128) {
+        self.windows.push(from..=now() + u128::from(self.ttl) * 1_000_000);
     }
 
     fn set_clock(&mut self, minutes: i64) {
@@ -110,17 +118,22 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// Tries until it takes effect: a key may be free just now. How often it did.
+fn often(mut strike: impl FnMut() -> bool) -> usize {
+    let struck = (0..TRIES).any(|_| {
+        sleep(ms(5));
+        strike()
+    });
+    usize::from(struck)
+}
+
 /// Those that break none of the assumptions on which exclusion rests.
 pub(super) const HARMLESS: [Fault; 9] = [
     Fault {
         name: "holders stopped",
         happen: |scene, field| {
             let span = scene.chance.millis(100, 3 * scene.ttl);
-            let struck = (0..TRIES).any(|_| {
-                sleep(ms(5));
-                field.stop_holder("k0", span)
-            });
-            usize::from(struck)
+            often(|| field.stop_holder("k0", span))
         },
     },
     Fault {
@@ -165,7 +178,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
             let times = 1 + scene.chance.below(10);
             let killed = (0..times).map(|_| {
                 sleep(ms(50));
-                kill_connections(&field.server)
+                field.server.kill_connections()
             });
             killed.sum()
         },
@@ -223,22 +236,22 @@ pub(super) const HARMFUL: [Fault; 5] = [
         name: "locks deleted by others",
         happen: |scene, field| {
             let key = scene.chance.key();
-            scene.harm(|| field.server.cli(&format!("DEL {key}")))
+            often(|| scene.harm_if(|| field.server.cli::<usize>(&format!("DEL {key}")) > 0))
         },
     },
     Fault {
         name: "locks overwritten by others",
         happen: |scene, field| {
             let (key, span) = (scene.chance.key(), 50 + scene.chance.below(400));
-            let () = scene.harm(|| field.server.cli(&format!("SET {key} foreign PX {span}")));
-            1
+            let set = format!("SET {key} foreign GET XX PX {span}");
+            often(|| scene.harm_if(|| field.server.cli::<Option<String>>(&set).is_some()))
         },
     },
     Fault {
         name: "expiries taken off",
         happen: |scene, field| {
             let key = scene.chance.key();
-            let persisted = field.server.cli(&format!("PERSIST {key}"));
+            let persisted = often(|| field.server.cli::<usize>(&format!("PERSIST {key}")) > 0);
             sleep(ms(scene.ttl / 2));
             // Nobody renewed it: it belongs to one who is dead or stands still, or to a stranger.
             if field.server.pttl(&key) == -1 {
@@ -252,10 +265,16 @@ pub(super) const HARMFUL: [Fault; 5] = [
 pub(super) const MOVED_CLOCK: Fault = Fault {
     name: "jumps of the clock",
     happen: |scene, field| {
-        let minutes = [-10, 0, 1, 5][scene.chance.below(4) as usize];
         // Else the counter is lost, and nothing has been granted since.
         let is_counted = field.server.has(COUNTER);
-        scene.set_clock(if is_counted { minutes } else { minutes.max(scene.furthest) });
+        let may_be =
+            |minutes: &i64| *minutes != scene.minutes && (is_counted || *minutes >= scene.furthest);
+        let choice: Vec<i64> = [-10, 0, 1, 5].into_iter().filter(may_be).collect();
+        if choice.is_empty() {
+            return 0;
+        }
+        let minutes = choice[scene.chance.below(choice.len() as u64) as usize];
+        scene.set_clock(minutes);
         1
     },
 };

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use lock_tests::Dice;
 use tokio::time::Instant;
 
 use super::{Latency, Way};
-use crate::dice::Dice;
 
 pub(super) struct State {
     pub(super) dice: Dice,

@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lock_core::store::{BoxFuture, Connector, Socket};
+use lock_tests::Dice;
 use tokio::time::{Instant, sleep};
 
 use self::ends::ClientEnd;
 pub(crate) use self::ends::{Arrived, Conn};
 pub(crate) use self::link::Instead;
 use self::link::{Host, Link, Packet, State, What, wake};
-use crate::dice::Dice;
 use crate::fake::Fake;
 
 /// The network, with a server in it.

@@ -1,25 +1,28 @@
-//! The choices of a seed.
+//! Choices by chance.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Random numbers that are the same for the same seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub struct Dice(u64);
 
 impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Those of `seed`.
+    pub fn new(seed: u64) -> Self {
         let mut dice = Self(seed ^ 0x5851_f42d_4c95_7f2d);
-        dice.next();
+        dice.number();
         dice
     }
 
     /// Others, that depend on this one's.
-    pub(crate) fn split(&mut self) -> Self {
-        Self(self.next())
+    #[must_use]
+    pub fn split(&mut self) -> Self {
+        Self(self.number())
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -28,20 +31,28 @@ impl Dice {
         word ^ (word >> 31)
     }
 
-    pub(crate) fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
-        range.start() + self.next() % (range.end() - range.start() + 1)
+    /// One below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.number() % end
     }
 
-    pub(crate) fn ms(&mut self, range: RangeInclusive<u64>) -> Duration {
+    /// One of `range`.
+    pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
+        range.start() + self.below(range.end() - range.start() + 1)
+    }
+
+    /// So many milliseconds.
+    pub fn ms(&mut self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }
 
     /// True in `percent` of 100 cases.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.within(1..=100) <= percent
     }
 
-    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    /// One of them.
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.within(0..=all.len() as u64 - 1) as usize]
     }
 }
