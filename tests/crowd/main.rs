@@ -1,17 +1,24 @@
 //! Very many waiters and very many keys: memory grows with those who wait now, and is given back. One test at a time, in a process
 //! of their own, since it is its memory that they look at.
 //!
-//! `LOCK_TESTS_DOSE=10` makes it 20,000 waiters on one key and 100,000 keys.
+//! `LOCK_TESTS_DOSE=10` makes it 20,000 waiters on one key and 100,000 keys, and 10,000 requests and 100,000 keys with the layer.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
 use lock_core::testing::{Vitals, settled};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Experiment, RedisServer, client_with, dose, eventually, ms, within};
+use lock_tower::LockLayer;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer as _, ServiceExt as _, service_fn};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// What the server may keep for each client: buffers that grew in the crowd.
@@ -105,6 +112,102 @@ async fn thousands_of_keys_leave_nothing_anywhere() {
     assert!(server.cli::<u64>("DBSIZE") <= 1, "the counter");
     experiment.ran(1);
     experiment.saw("keys taken", taken);
+    experiment.finish();
+}
+
+type Service = BoxCloneSyncService<Request<String>, StatusCode, Infallible>;
+
+/// A service behind the layer, whose key is the path, and how many requests came so far. One at a time is in `/hot`.
+fn layered(client: &LockClient, most: usize) -> (Service, Arc<AtomicUsize>) {
+    let (asked, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&asked);
+    let to_key = move |parts: &Parts| {
+        counted.fetch_add(1, Ordering::AcqRel);
+        Some(parts.uri.path().trim_start_matches('/').to_owned())
+    };
+    let handler = service_fn(move |request: Request<String>| {
+        let inside = (request.uri().path() == "/hot").then(|| Arc::clone(&inside));
+        async move {
+            if let Some(inside) = &inside {
+                assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two at once");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::AcqRel);
+            }
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }
+    });
+    let layer = LockLayer::from_fn(client.clone(), to_key).with_wait(ms(300_000));
+    let service = layer.max_waiters_per_key(most).layer(handler);
+    (BoxCloneSyncService::new(service.map_response(|response| response.status())), asked)
+}
+
+async fn send(service: &Service, path: String) -> StatusCode {
+    service.clone().oneshot(Request::post(path).body(String::new()).unwrap()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_requests_are_served_by_the_layer_and_leave_nothing_anywhere() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let mut experiment = Experiment::new(
+        38,
+        "all but those over the bound are served, memory is bounded, nothing is left",
+        "requests with one key, and with distinct ones",
+        &["requests served", "requests refused", "keys taken"],
+    );
+    const TASKS: usize = 64;
+    let (waiting, keys) = (dose(1_000), dose(10_000));
+    let server = RedisServer::start();
+    let clients = clients(&server, 1).await;
+    let memory = server.used_memory();
+    let (service, asked) = layered(&clients[0], waiting);
+    let guard = clients[0].mutex("hot").lock().await.unwrap();
+    let request = |path: String| {
+        let service = service.clone();
+        async move { send(&service, path).await }
+    };
+    let waiters: Vec<_> = (0..waiting).map(|_| tokio::spawn(request("/hot".into()))).collect();
+    eventually("all have come", ms(60_000), || asked.load(Ordering::Acquire) == waiting).await;
+    // They have come, and are about to have their places. One that comes before the last of them is given up.
+    let refused = async || {
+        let more = timeout(ms(100), request("/hot".into())).await;
+        more.is_ok_and(|status| status == StatusCode::SERVICE_UNAVAILABLE)
+    };
+    while !refused().await {}
+    for _ in 0..10 {
+        assert!(refused().await, "there is a place for one more");
+        experiment.saw("requests refused", 1);
+    }
+    guard.release().await.unwrap();
+    for waiter in waiters {
+        assert_eq!(within("its turn", ms(120_000), waiter).await.0.unwrap(), StatusCode::OK);
+        experiment.saw("requests served", 1);
+    }
+    // Their places are free again.
+    assert_eq!(request("/hot".into()).await, StatusCode::OK);
+
+    let take = async |from: usize, keys: usize| {
+        let tasks = (0..TASKS).map(|task| {
+            let service = service.clone();
+            tokio::spawn(async move {
+                for key in (from + task..from + keys).step_by(TASKS) {
+                    assert_eq!(send(&service, format!("/many-{key}")).await, StatusCode::OK);
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            within("all keys", ms(300_000), task).await.0.unwrap();
+        }
+        asked.load(Ordering::Acquire)
+    };
+    // Once before, so that what is allocated for good is there.
+    let before = take(0, keys / 4).await;
+    let resident_before = resident();
+    let taken = take(keys, keys).await - before;
+    let grown = resident().saturating_sub(resident_before);
+    assert!(grown < 16_000_000, "{grown} bytes for {keys} keys");
+    experiment.saw("keys taken", taken);
+    baseline(&server, &clients, memory).await;
+    experiment.ran(2);
     experiment.finish();
 }
 

@@ -1,12 +1,18 @@
-//! Secrets that are looked for in everything that is said: errors with their sources, `Debug`, logs at every level
-//! (experiment 36). The layer's part is `no_secret_reaches_the_client_or_debug`.
+//! Secrets that are looked for in everything that is said: errors with their sources, `Debug`, logs at every level, and HTTP
+//! answers (experiment 36).
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::error::Error as _;
 use std::fmt::Write as _;
 
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
 use lock_core::store::RedisStore;
 use lock_core::{Error, Key, LockClient, LockOptions, key};
 use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, Trace, ms};
+use lock_tower::{LockLayer, LockRejection};
+use tower::{Layer as _, ServiceExt as _, service_fn};
 
 const PASSWORD: &str = "canary-of-a-password";
 const USER: &str = "canary-of-a-user";
@@ -17,6 +23,8 @@ const VALUE: &str = "canary-of-a-value";
 struct Said {
     text: String,
     errors: usize,
+    answers: usize,
+    statuses: BTreeSet<u16>,
 }
 
 impl Said {
@@ -32,9 +40,40 @@ impl Said {
     }
 }
 
-/// Has another client hold the lock that a client waits for in [`talk`]. Not by `SET`, which one of the servers does not know.
+/// Sends requests with secrets for keys through the layer, as a browser and as a gRPC client would, and reads the answers.
+async fn request(said: &mut Said, client: &LockClient) {
+    let to_key =
+        |parts: &http::request::Parts| parts.headers["key"].to_str().ok().map(str::to_owned);
+    let layer = LockLayer::from_fn(client.clone(), to_key);
+    write!(said.text, "{layer:?} ").unwrap();
+    let service = layer.layer(service_fn(async |_: Request<String>| {
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let keys = ["order", "held", "list"].map(|kind| format!("{kind}-{VALUE}"));
+    for key in keys.into_iter().chain([VALUE.repeat(100)]) {
+        for content_type in ["application/json", "application/grpc"] {
+            let request =
+                Request::post("/").header("key", &key).header("content-type", content_type);
+            let request = request.body(String::new()).unwrap();
+            let response = service.clone().oneshot(request).await.unwrap();
+            let (head, body) = response.into_parts();
+            let body = body.collect().await.unwrap();
+            write!(said.text, "{head:?} {:?} ", body.trailers()).unwrap();
+            write!(said.text, "{:?} ", body.to_bytes()).unwrap();
+            said.statuses.insert(head.status.as_u16());
+            if let Some(rejection) = head.extensions.get::<LockRejection>() {
+                said.answers += 1;
+                write!(said.text, "{rejection} {rejection:?} ").unwrap();
+            }
+        }
+    }
+}
+
+/// Has another client hold the lock that a client waits for in [`talk`], and puts something else where another would be. Not by
+/// `SET`, which one of the servers does not know.
 fn hold(server: &RedisServer) {
     let () = server.cli(&format!("PSETEX lock:held-{VALUE} 600000 foreign"));
+    let _items: u64 = server.cli(&format!("RPUSH lock:list-{VALUE} item"));
 }
 
 /// Clients on `store` do what can fail, and say all they can.
@@ -74,6 +113,7 @@ async fn talk(said: &mut Said, url: String) {
             }
         }
     }
+    request(said, &client).await;
 }
 
 /// Servers repeat in their errors what they were asked: the start of a command that they do not know, and the user.
@@ -81,9 +121,9 @@ async fn talk(said: &mut Said, url: String) {
 async fn an_error_of_the_server_repeats_a_secret() {
     let mut experiment = Experiment::new(
         36,
-        "no secret in errors, Debug and logs",
+        "no secret in errors, Debug, logs and HTTP answers",
         "canaries: user, password, token, key values",
-        &["errors", "lines of log", "texts of the server with a secret"],
+        &["errors", "lines of log", "refused requests", "texts of the server with a secret"],
     );
     let trace = Trace::start();
     let mut said = Said::default();
@@ -197,6 +237,9 @@ async fn an_error_of_the_server_repeats_a_secret() {
 
     let log = trace.text();
     experiment.saw("errors", said.errors);
+    experiment.saw("refused requests", said.answers);
+    // gRPC has its own in a trailer.
+    assert_eq!(said.statuses, BTreeSet::from([200, 400, 409, 500, 503]));
     experiment.saw("lines of log", log.lines().count());
     for (kind, text) in [("said", &said.text), ("logged", &log)] {
         for canary in [PASSWORD, USER, VALUE] {

@@ -1,7 +1,8 @@
 //! An exhaustive model of the protocol on one Redis server.
 //!
 //! Two or three clients want one key. Messages come late, twice or not at all; locks and tickets expire, claims become void,
-//! clients give up, crash and reconnect, at any moment and in any order. Every state that can be reached is looked at.
+//! clients give up, crash and reconnect, at any moment and in any order: as many of these as each run names, from one to three of
+//! any kind. Every state that can be reached so is looked at.
 //! [`server`] has the rules of the scripts, [`client`] those of the client, [`choices`] what may happen, and [`promises`] what
 //! must hold.
 //!
@@ -131,7 +132,7 @@ fn every_promise_is_kept_in_every_state() {
     let mut experiment = Experiment::new(
         3,
         "one server keeps every promise, in every state of the model",
-        "late, lost and doubled messages, expiry, cancellation, crashes, in any order",
+        "late, lost and doubled messages, expiry, cancellation, crashes: up to three, in any order",
         &names,
     );
     let lone = |protocol| Protocol { contended: false, ..protocol };

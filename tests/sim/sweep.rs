@@ -55,7 +55,7 @@ fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
     let mut experiment = Experiment::new(
         9,
         "a dropped future leaves nothing behind",
-        "lock, try_lock, release, extend and run dropped after each number of polls",
+        "all that is public and async dropped after each number of polls",
         &["dropped", "dropped when woken", "dropped while streams broke", "ended by itself"],
     );
     let (operations, seen) = (Operation::all(), Mutex::new(Seen::default()));
