@@ -72,7 +72,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The store was asked, and did not answer in time or with an error that does not say what it did: it may or may not have
     /// acted. Also the end of a wait that has a place in the queue and cannot reach the store any more: the lock may have been
-    /// handed to it.
+    /// handed to it. And a grant that came when nothing was left of its lease.
     ///
     /// A lock that this leaves behind is released in the background as soon as the store answers.
     Unknown,

@@ -22,6 +22,8 @@ pub enum Gate {
     Refused,
     /// It goes through after this long.
     Slow(Duration),
+    /// It goes through at once, and is answered after this long.
+    Late(Duration),
     /// It goes through, but its answer is lost: the outcome is unknown.
     Lost,
     /// It is never answered, and never goes through.
@@ -107,6 +109,11 @@ async fn pass<T>(gate: Gate, call: impl Future<Output = T>) -> Result<T, Error> 
         Gate::Slow(pause) => {
             tokio::time::sleep(pause).await;
             Ok(call.await)
+        }
+        Gate::Late(pause) => {
+            let answer = call.await;
+            tokio::time::sleep(pause).await;
+            Ok(answer)
         }
         Gate::Refused => Err(Error::unavailable("the gate is shut", Shut)),
         Gate::Lost => {
