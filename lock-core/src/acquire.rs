@@ -14,7 +14,7 @@ use tokio::sync::OwnedMutexGuard;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use crate::bound::LeaseBound;
+use crate::bound::RunUntilLost;
 use crate::client::{Active, Inner};
 use crate::error::{Error, ErrorKind};
 use crate::guard::MutexGuard;
@@ -24,9 +24,9 @@ use crate::lease::{Chain, LeaseState, is_short};
 use crate::options::{LockOptions, Terms, Wait};
 use crate::registry::{Address, Handed, Pledge, Seat, Stand, Turn, Wants};
 use crate::scope::{self, Holds, Scoped};
-use crate::store::{Claim, Grant, Name, Refusal, Waiting};
+use crate::store::Token;
+use crate::store::{AcquireContext, AcquireError, Claim, Grant, Name};
 use crate::time::{Deadline, Instant, timeout_at};
-use crate::token::Token;
 
 /// A wait that is shorter than this is stretched to it: a round trip needs some time, too.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
@@ -223,7 +223,7 @@ impl<'a> Pending<'a> {
             }
             None => (Token::fresh()?, ttl),
         };
-        let mut claim = Claim::exclusive(wish.name().clone(), token, ttl);
+        let mut claim = Claim::new(wish.name().clone(), token, ttl);
         if !wish.terms.fencing {
             claim = claim.without_fencing();
         }
@@ -242,7 +242,7 @@ impl<'a> Pending<'a> {
                 seat.report(progress);
             }
         };
-        let waiting = Waiting::new(until, &report);
+        let waiting = AcquireContext::new(until, &report);
         let waits = self.wish.terms.wait != Wait::None;
         let last_word = until.map(|until| until.saturating_add(GRACE));
         let answer = {
@@ -259,15 +259,17 @@ impl<'a> Pending<'a> {
                     return Poll::Pending;
                 }
                 if seat.is_some_and(|seat| seat.is_drained(cx)) {
-                    return Poll::Ready(Err(Refusal::unsettled(Error::of(ErrorKind::Draining))));
+                    return Poll::Ready(Err(AcquireError::in_doubt(Error::of(
+                        ErrorKind::Draining,
+                    ))));
                 }
                 ready!(timer.as_mut().poll_at(last_word, cx));
-                Poll::Ready(Err(Refusal::unsettled(Error::of(ErrorKind::Unknown))))
+                Poll::Ready(Err(AcquireError::in_doubt(Error::of(ErrorKind::Unknown))))
             })
             .await
         };
         answer.map_err(|refusal| {
-            if refusal.settled {
+            if refusal.definite {
                 self.seat = None;
             }
             refusal.error
@@ -360,8 +362,8 @@ impl Entered {
     }
 
     /// Drives `body` while the lease is good. Does not borrow the entry.
-    pub fn bound<F: Future>(&self, body: F) -> LeaseBound<F> {
-        LeaseBound::new(self.lease(), Scoped::new(self.holds.clone(), body))
+    pub fn bound<F: Future>(&self, body: F) -> RunUntilLost<F> {
+        RunUntilLost::new(self.lease(), Scoped::new(self.holds.clone(), body))
     }
 
     /// Drives `body` to its end, whatever becomes of the lease.

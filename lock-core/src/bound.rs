@@ -20,11 +20,11 @@ use crate::time::Deadline;
 use crate::watch::Watch;
 
 pin_project! {
-    /// Drives a future while its lease is good; made by [`MutexGuard::bind`](crate::MutexGuard::bind).
+    /// Drives a future while its lease is good; made by [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost).
     ///
     /// On loss the future is dropped, at an await, before the error is given.
     #[must_use = "futures do nothing unless polled"]
-    pub struct LeaseBound<F> {
+    pub struct RunUntilLost<F> {
         watch: Watch,
         #[pin]
         body: Option<Scoped<F>>,
@@ -35,7 +35,7 @@ pin_project! {
     }
 }
 
-impl<F> LeaseBound<F> {
+impl<F> RunUntilLost<F> {
     pub(crate) fn new(lease: Lease, body: Scoped<F>) -> Self {
         let span = tracing::debug_span!(
             target: "lock_core", "lock.held",
@@ -45,7 +45,7 @@ impl<F> LeaseBound<F> {
     }
 }
 
-impl<F: Future> Future for LeaseBound<F> {
+impl<F: Future> Future for RunUntilLost<F> {
     type Output = Result<F::Output, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -88,8 +88,8 @@ fn report(watch: &Watch, span: &Span, outcome: &'static str) {
     }
 }
 
-impl<F> fmt::Debug for LeaseBound<F> {
+impl<F> fmt::Debug for RunUntilLost<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseBound").field("lease", self.watch.lease()).finish_non_exhaustive()
+        f.debug_struct("RunUntilLost").field("lease", self.watch.lease()).finish_non_exhaustive()
     }
 }

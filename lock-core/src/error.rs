@@ -76,10 +76,12 @@ pub enum ErrorKind {
     ///
     /// A lock that this leaves behind is released in the background as soon as the store answers.
     Unknown,
+    /// The store cannot do what was asked of it; another store may.
+    Unsupported,
     /// This task holds the key already, and would wait for itself.
     WouldDeadlock,
     /// The store holds something under this name that is not a lock.
-    WrongKind,
+    WrongType,
 }
 
 /// How a lease ended.
@@ -113,9 +115,16 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Busy { .. })
     }
 
-    /// The store could not be asked or did not answer (kinds `Unavailable` and `Unknown`).
+    /// The store could not be reached, or cannot serve: nothing was done (kind `Unavailable`).
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
+        self.0.kind == ErrorKind::Unavailable
+    }
+
+    /// The store failed: it could not be reached, or it did not reply (kinds `Unavailable` and
+    /// `Unknown`).
+    #[must_use]
+    pub fn is_store_failure(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Unknown)
     }
 
@@ -134,7 +143,7 @@ impl Error {
     /// The same call may succeed later without a change of code or configuration.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.is_busy() || self.is_unavailable() || self.is_lost()
+        self.is_busy() || self.is_store_failure() || self.is_lost()
     }
 
     /// The pause that a busy lock suggests; `None` for other kinds.
@@ -196,9 +205,15 @@ impl Error {
     }
 
     /// For stores: the name is taken by something that is not a lock.
-    pub fn wrong_kind(source: impl StdError + Send + Sync + 'static) -> Self {
+    pub fn wrong_type(source: impl StdError + Send + Sync + 'static) -> Self {
         let source: Arc<dyn StdError + Send + Sync> = Arc::new(source);
-        Self(Arc::new(Inner { kind: ErrorKind::WrongKind, detail: None, source: Some(source) }))
+        Self(Arc::new(Inner { kind: ErrorKind::WrongType, detail: None, source: Some(source) }))
+    }
+
+    /// For stores: the store cannot do `what`, now or later.
+    #[must_use]
+    pub fn unsupported(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::plain(ErrorKind::Unsupported, what)
     }
 
     pub(crate) fn of(kind: ErrorKind) -> Self {
@@ -266,10 +281,11 @@ impl fmt::Display for Error {
             ErrorKind::NoRuntime => "locks must be used inside a tokio runtime",
             ErrorKind::Unavailable => "the lock store is unavailable",
             ErrorKind::Unknown => "the lock store did not answer in time",
+            ErrorKind::Unsupported => "the lock store does not support this",
             ErrorKind::WouldDeadlock => {
                 "this task holds the lock already and would wait for itself: use the lease that it has"
             }
-            ErrorKind::WrongKind => {
+            ErrorKind::WrongType => {
                 "the store holds something under this name that is not a lock: choose another key or namespace"
             }
         })

@@ -5,11 +5,11 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::bound::LeaseBound;
-use crate::driver::Ending;
+use crate::bound::RunUntilLost;
 use crate::error::Error;
 use crate::held::{Ended, Lease};
 use crate::scope::{Holds, Scoped};
+use crate::store::Released;
 
 /// A held lock. Dropping it releases the lock.
 ///
@@ -26,7 +26,7 @@ use crate::scope::{Holds, Scoped};
 /// # Note: a guard does not stop its holder
 ///
 /// When the lease is lost, the code that holds the guard goes on. [`Mutex::run`](crate::Mutex::run) and
-/// [`bind`](Self::bind) do stop a future, at its next await.
+/// [`run_until_lost`](Self::run_until_lost) do stop a future, at its next await.
 ///
 /// # Note: a guard that is never dropped is held for ever
 ///
@@ -40,20 +40,6 @@ pub struct MutexGuard {
     lease: Lease,
     /// Whether a release has begun.
     ended: bool,
-}
-
-/// What an awaited release found.
-///
-/// Not `#[must_use]`: that the lock is free now is true of each of them.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Released {
-    /// The lease was over when the release came; nobody has taken the lock since.
-    Expired,
-    /// The lock was ours until the release, or until the next task of this process got it from us.
-    InTime,
-    /// The lease was over and another owner has the lock; it was left alone.
-    TakenByOther,
 }
 
 impl MutexGuard {
@@ -98,11 +84,7 @@ impl MutexGuard {
             Ended::Before => return Ok(Released::InTime),
         };
         let client = &self.lease.0.client;
-        let released = match client.janitor.finish(job, client).await? {
-            Ending::Freed => Released::InTime,
-            Ending::Expired => Released::Expired,
-            Ending::TakenByOther => Released::TakenByOther,
-        };
+        let released = client.janitor.finish(job, client).await?;
         if released == Released::InTime {
             tracing::debug!(target: "lock_core", key, ?held, ?released, "lock released");
         } else {
@@ -143,8 +125,8 @@ impl MutexGuard {
     /// # Errors
     ///
     /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
-    pub fn bind<F: Future>(&self, future: F) -> LeaseBound<F> {
-        LeaseBound::new(self.lease(), Scoped::new(Holds::own(self.lease()), future))
+    pub fn run_until_lost<F: Future>(&self, future: F) -> RunUntilLost<F> {
+        RunUntilLost::new(self.lease(), Scoped::new(Holds::own(self.lease()), future))
     }
 }
 

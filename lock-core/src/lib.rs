@@ -67,7 +67,7 @@
 //! # Errors
 //!
 //! There is one [`Error`]. Its [kind](ErrorKind) says what happened; [`is_busy`](Error::is_busy),
-//! [`is_unavailable`](Error::is_unavailable), [`is_lost`](Error::is_lost) and [`is_retryable`](Error::is_retryable) ask for the
+//! [`is_store_failure`](Error::is_store_failure), [`is_lost`](Error::is_lost) and [`is_retryable`](Error::is_retryable) ask for the
 //! usual ones. A body whose lock was `Busy`, `Unavailable` or `Unknown` has not begun; after `Lost` it may have, so look before
 //! you try again. Bad settings are [`ConfigError`]s where clients and stores are built.
 //!
@@ -152,21 +152,20 @@ mod sync;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod time;
-mod token;
 mod watch;
 #[cfg(lock_zoo)]
 mod zoo;
 
-pub use self::bound::LeaseBound;
+pub use self::bound::RunUntilLost;
 pub use self::client::{Drained, LockClient, LockClientBuilder};
 pub use self::error::{ConfigError, Error, ErrorKind, LostReason};
 pub use self::fencing::FencingToken;
-pub use self::guard::{MutexGuard, Released};
+pub use self::guard::MutexGuard;
 pub use self::held::Lease;
 pub use self::key::{IntoKey, Key, KeyPart, KeyWriter};
 pub use self::mutex::Mutex;
 pub use self::options::{LockOptions, Wait};
 pub use self::scope::{assert_locked, current};
-pub use self::token::Token;
+pub use self::store::Released;
 #[cfg(feature = "macros")]
 pub use lock_macros::{KeyPart, distributed_lock, key};

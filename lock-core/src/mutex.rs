@@ -145,7 +145,7 @@ impl Mutex {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if the store
     /// failed, within `wait` (or 50 ms, if that is longer; without a wait: within the store's own timeouts);
     /// [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if this task holds the key through `run`, the
-    /// macro or the layer; [`WrongKind`](crate::ErrorKind::WrongKind) if the name holds something that is not a lock;
+    /// macro or the layer; [`WrongType`](crate::ErrorKind::WrongType) if the name holds something that is not a lock;
     /// [`Draining`](crate::ErrorKind::Draining) once the client drains; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a
     /// tokio runtime; [`InvalidKey`](crate::ErrorKind::InvalidKey) and
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for what this mutex was made with.

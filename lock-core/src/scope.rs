@@ -1,6 +1,6 @@
 //! What the current task holds.
 //!
-//! `run`, the macro, the layer and [`MutexGuard::bind`](crate::MutexGuard::bind) put their lease into a
+//! `run`, the macro, the layer and [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost) put their lease into a
 //! task-local chain while they drive their body. A spawned task does not inherit it.
 
 use std::future::Future;

@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use self::mutants::{MUTANTS, Mutant, VARIABLE};
 use crate::store::Name;
-use crate::token::Token;
+use crate::store::Token;
 
 static PRESENT: LazyLock<Option<&Mutant>> = LazyLock::new(|| {
     let name = std::env::var(VARIABLE).ok()?;

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::store::Token;
 use lock_core::store::{MemoryStore, Store};
 use lock_core::{
     ConfigError, Drained, Error, ErrorKind, FencingToken, Key, Lease, LockClient, LockOptions,
-    Mutex, MutexGuard, Released, Token,
+    Mutex, MutexGuard, Released,
 };
 
 const fn send_sync<T: Send + Sync + Unpin + 'static>() {}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::poll;
 use lock_core::store::MemoryStore;
-use lock_core::testing::{Gate, GatedStore, Vitals, settled};
+use lock_core::testing::{ClientStats, Gate, GatedStore, wait_idle};
 use lock_core::{LockClient, LockOptions};
 
 const GATES: [Gate; 5] =
@@ -24,10 +24,10 @@ fn client(store: &GatedStore<MemoryStore>) -> LockClient {
 /// Opens the gates, lets the janitor finish, and looks for leftovers.
 async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient, case: &str) {
     store.set(|gates| *gates = lock_core::testing::Gates::default());
-    tokio::time::timeout(Duration::from_secs(120), settled(client))
-        .await
-        .unwrap_or_else(|_| panic!("{case}: the janitor did not finish: {:?}", Vitals::of(client)));
-    assert!(Vitals::of(client).is_idle(), "{case}: {:?}", Vitals::of(client));
+    tokio::time::timeout(Duration::from_secs(120), wait_idle(client)).await.unwrap_or_else(|_| {
+        panic!("{case}: the janitor did not finish: {:?}", ClientStats::of(client))
+    });
+    assert!(ClientStats::of(client).is_idle(), "{case}: {:?}", ClientStats::of(client));
     let next = client.mutex("k").without_wait().lock().await;
     let guard = next.unwrap_or_else(|error| panic!("{case}: the key is not free: {error}"));
     guard.release().await.unwrap();
@@ -115,7 +115,10 @@ async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
                             drop(guard.release().await);
                         }
                         Err(error) => {
-                            assert!(error.is_unavailable() && !error.is_busy(), "{case}: {error}");
+                            assert!(
+                                error.is_store_failure() && !error.is_busy(),
+                                "{case}: {error}"
+                            );
                             let asked = matches!(acquire, Gate::Lost | Gate::Never);
                             assert_eq!(error.is_unknown(), asked, "{case}: {error}");
                             denied += 1;
@@ -165,7 +168,7 @@ async fn a_body_dropped_while_it_runs_releases_after_it_is_gone() {
     struct Tell(std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>, LockClient);
     impl Drop for Tell {
         fn drop(&mut self) {
-            let held = Vitals::of(&self.1).held;
+            let held = ClientStats::of(&self.1).held;
             self.0.lock().unwrap().push(if held == 1 { "held" } else { "free" });
         }
     }
@@ -179,7 +182,7 @@ async fn a_body_dropped_while_it_runs_releases_after_it_is_gone() {
             let _tell = tell;
             std::future::pending::<()>().await;
         }));
-        while Vitals::of(&client).held == 0 {
+        while ClientStats::of(&client).held == 0 {
             assert!(poll!(run.as_mut()).is_pending());
         }
         assert!(poll!(run.as_mut()).is_pending());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use lock_core::store::MemoryStore;
-use lock_core::testing::{Gate, GatedStore, Vitals, settled};
+use lock_core::testing::{ClientStats, Gate, GatedStore, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, LostReason, Released, assert_locked, current};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -123,7 +123,7 @@ async fn max_hold_ends_a_lease_that_could_be_renewed() {
     let error = mutex.run(async |_| std::future::pending::<()>().await).await.unwrap_err();
     assert_eq!(lost(&error), LostReason::MaxHold);
     assert!(start.elapsed() >= TTL * 2 && start.elapsed() < TTL * 2 + Duration::from_millis(50));
-    settled(&client).await;
+    wait_idle(&client).await;
     drop(client.mutex("k").without_wait().lock().await.unwrap());
 }
 
@@ -199,8 +199,8 @@ async fn a_dropped_guard_frees_the_key_for_this_process_at_once() {
         drop(client.mutex("k").lock().await.unwrap());
         drop(client.mutex("k").try_lock().await.unwrap().expect("given back a moment ago"));
     }
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,7 +272,7 @@ async fn those_who_wait_behind_a_claim_without_an_answer_are_not_told_busy() {
         (0..5).map(|_| runtime.spawn(client.mutex("k").with_wait(wait).lock())).collect();
     for waiter in waiters {
         let error = waiter.await.unwrap().unwrap_err();
-        assert!(error.is_unavailable() && !error.is_busy(), "{error}");
+        assert!(error.is_store_failure() && !error.is_busy(), "{error}");
     }
 }
 
@@ -347,8 +347,8 @@ fn what_waits_for_a_lease_outside_a_runtime_does_not_panic() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let guard = runtime.block_on(client.mutex("k").lock()).unwrap();
     assert!(guard.lost().now_or_never().is_none());
-    assert!(guard.bind(std::future::pending::<()>()).now_or_never().is_none());
-    assert_eq!(guard.bind(async { 7 }).now_or_never().unwrap().unwrap(), 7);
+    assert!(guard.run_until_lost(std::future::pending::<()>()).now_or_never().is_none());
+    assert_eq!(guard.run_until_lost(async { 7 }).now_or_never().unwrap().unwrap(), 7);
     assert_eq!(client.drain(TTL).now_or_never().unwrap().held, 1);
 }
 
@@ -361,7 +361,7 @@ fn a_runtime_that_is_gone_is_an_error_and_no_lease_without_renewal() {
     let client = LockClient::builder(MemoryStore::new()).with_runtime(handle).build().unwrap();
     let error = runtime().block_on(client.mutex("k").lock()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoRuntime);
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -381,7 +381,7 @@ async fn bodies_bound_to_one_guard_share_its_turns() {
             .await
             .unwrap();
     };
-    let (one, two) = tokio::join!(guard.bind(nested()), guard.bind(nested()));
+    let (one, two) = tokio::join!(guard.run_until_lost(nested()), guard.run_until_lost(nested()));
     one.unwrap();
     two.unwrap();
     assert_eq!(most.load(Ordering::SeqCst), 1);

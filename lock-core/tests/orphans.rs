@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use lock_core::store::MemoryStore;
-use lock_core::testing::{Gate, GatedStore, settled};
+use lock_core::testing::{Gate, GatedStore, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions};
 
 const TTL: Duration = Duration::from_secs(100);
@@ -34,7 +34,7 @@ async fn an_extension_without_an_answer_is_taken_back_after_a_long_outage() {
     tokio::time::sleep(6 * TTL).await;
     assert!(two.mutex("k").try_lock().await.unwrap().is_none(), "the store did as it was asked");
     store.set(|gates| gates.release = Gate::Open);
-    settled(&one).await;
+    wait_idle(&one).await;
     two.mutex("k").try_lock().await.unwrap().expect("released").release().await.unwrap();
 }
 
@@ -51,7 +51,7 @@ async fn a_grant_that_came_too_late_is_passed_on_and_forgotten() {
     let next = runtime.spawn(one.mutex("k").with_wait(2 * TTL).lock());
     assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::Unknown);
     assert_eq!(next.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
-    settled(&one).await;
+    wait_idle(&one).await;
     two.mutex("k").try_lock().await.unwrap().expect("released").release().await.unwrap();
 }
 
@@ -66,6 +66,6 @@ async fn a_grant_that_came_too_late_is_hidden_by_what_came_after_it() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     store.set(|gates| gates.acquire = Gate::Refused);
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Unknown);
-    settled(&one).await;
+    wait_idle(&one).await;
     two.mutex("k").try_lock().await.unwrap().expect("released").release().await.unwrap();
 }

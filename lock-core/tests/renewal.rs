@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::store::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, MemoryStore, Refusal, Release, Renewal, Renewed,
-    Store, Waiting,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, MemoryStore, Release,
+    ReleaseReply, Renewal, Renewed, Store,
 };
-use lock_core::testing::{Gate, GatedStore, Vitals};
+use lock_core::testing::{ClientStats, Gate, GatedStore};
 use lock_core::{Error, LockClient, LockOptions, LostReason, Released};
 
 /// The shortest there is, renewed for the first time after a third of it.
@@ -41,7 +41,7 @@ async fn ten_thousand_releases_that_cross_slow_renewals_leave_nothing() {
         }
     }
     assert!(crossed > 1_000, "{crossed} renewals were under way");
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 /// Whoever has a `Lease` in hand sees that it is over, and keeps nothing alive.
@@ -72,15 +72,15 @@ struct Patient {
 }
 
 impl Store for Patient {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         self.inner.try_acquire(claim)
     }
 
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         self.inner.acquire(claim, waiting)
     }
 
@@ -100,7 +100,7 @@ impl Store for Patient {
         })
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         self.inner.release(release)
     }
 

@@ -109,7 +109,7 @@ where
     drop(place);
 
     request.extensions_mut().insert(guard.lease());
-    let response = match guard.bind(oneshot(service, request)).await? {
+    let response = match guard.run_until_lost(oneshot(service, request)).await? {
         Ok(response) => response,
         Err(error) => {
             release(guard).await;

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Experiment, RedisServer, client_with, dose, eventually, ms, within};
 use lock_tower::LockLayer;
@@ -237,8 +237,8 @@ async fn take_keys(clients: &[LockClient], tasks: usize, keys: usize) -> usize {
 /// Nothing is left but connections and the counter.
 async fn baseline(server: &RedisServer, clients: &[LockClient], memory: u64) {
     for client in clients {
-        settled(client).await;
-        assert!(Vitals::of(client).is_idle(), "{:?}", Vitals::of(client));
+        wait_idle(client).await;
+        assert!(ClientStats::of(client).is_idle(), "{:?}", ClientStats::of(client));
     }
     assert!(server.remains().is_empty(), "{:?}", server.remains());
     let grown = || server.used_memory().saturating_sub(memory);

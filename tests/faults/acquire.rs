@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, LockOptions};
 use lock_tests::{
     Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
@@ -35,7 +35,7 @@ async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
     let late = || server.script_calls() >= before + 2;
     eventually("claim and clean-up are executed", ms(5_000), late).await;
     assert!(!server.has("lock:k"));
-    settled(&client).await;
+    wait_idle(&client).await;
     drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
     experiment.ran(1);
     // The last one is that of the lock afterwards.
@@ -64,7 +64,7 @@ async fn a_wait_that_ends_during_a_pause_of_the_server_takes_nothing() {
     assert!(took >= ms(700));
     assert!(proxy.seen(Op::Acquire) >= seen + 2, "the claim was repeated");
     eventually("the server goes on", ms(5_000), || server.script_calls() > before).await;
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:k"));
     experiment.ran(1);
     experiment.saw("claims repeated", proxy.seen(Op::Acquire) - seen - 1);
@@ -85,7 +85,7 @@ async fn a_grant_whose_reply_is_lost_is_cleaned_up() {
     let other = client(&server.url()).await;
     let (guard, _) = within("the next owner", ms(5_000), other.mutex("k").lock()).await;
     guard.unwrap().release().await.unwrap();
-    settled(&ours).await;
+    wait_idle(&ours).await;
     assert!(!server.has("lock:k"));
 }
 
@@ -106,7 +106,7 @@ async fn a_grant_whose_reply_is_lost_is_found_by_the_repeated_claim() {
         guard.release().await.unwrap();
         assert!(!server.has("lock:k"));
         // The claims that were not answered may still be cleaned up after.
-        settled(&client).await;
+        wait_idle(&client).await;
     }
 }
 
@@ -130,7 +130,7 @@ async fn a_claim_that_arrives_after_its_own_release_takes_nothing() {
     assert_eq!(stray.hits(), 1);
     // The client has done all it can, and forgets the token.
     proxy.close_all();
-    settled(&client).await;
+    wait_idle(&client).await;
     let before = server.script_calls();
     gate.open();
     eventually("it arrives", ms(5_000), || server.script_calls() > before).await;
@@ -162,7 +162,7 @@ async fn a_claim_that_arrives_in_time_but_after_its_release_is_released_again() 
     gate.open();
     eventually("it arrives and is granted", ms(2_500), || server.has("lock:k")).await;
     eventually("it is released again", ms(5_000), || !server.has("lock:k")).await;
-    settled(&client).await;
+    wait_idle(&client).await;
 }
 
 /// U6, P10: the lease is over before it is handed over. node-redlock#296, #299, #369 (F1).
@@ -203,7 +203,7 @@ async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_aga
     assert_eq!(slow.hits(), 1);
     assert!(guard.is_valid());
     guard.release().await.unwrap();
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:k"));
 }
 
@@ -233,7 +233,7 @@ async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
             assert_eq!(server.queued("k"), 1, "the lock went to the one who hears nothing");
         }
         let error = waiter.await.unwrap().unwrap_err();
-        assert!(error.is_unavailable() && !error.is_busy(), "{error:?}");
+        assert!(error.is_store_failure() && !error.is_busy(), "{error:?}");
         assert!(unheard.hits() >= 1 && !next.is_finished());
         if let Some(guard) = guard {
             eventually("its ticket is gone", ms(2_000), || server.queued("k") == 1).await;
@@ -244,7 +244,7 @@ async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
         guard.unwrap().unwrap().release().await.unwrap();
         unheard.end();
         untold.end();
-        settled(&gone).await;
+        wait_idle(&gone).await;
         assert!(server.remains().is_empty(), "{:?}", server.remains());
     }
 }
@@ -268,10 +268,10 @@ async fn a_key_of_another_type_is_an_error_at_once() {
         let mutex = client.mutex(kind).with_wait(ms(20_000));
         let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
         for error in [outcome.unwrap_err(), mutex.try_lock().await.unwrap_err()] {
-            assert_eq!(error.kind(), ErrorKind::WrongKind, "{kind}");
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{kind}");
             experiment.saw("refusals", 1);
         }
-        settled(&client).await;
+        wait_idle(&client).await;
         assert_eq!(server.cli::<redis::Value>(&format!("DUMP lock:{kind}")), dumped, "{kind}");
         experiment.ran(1);
     }

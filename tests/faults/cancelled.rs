@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Action, Experiment, Gate, Op, Proxy, RedisServer, client_with, eventually, ms};
 use tokio::time::timeout;
@@ -23,8 +23,8 @@ async fn a_lock_that_is_dropped_in_flight_leaves_no_key_and_no_renewal() {
     timeout(ms(100), mutex.run(async |_| ())).await.unwrap_err();
     assert!(paused.elapsed() < ms(600), "all were dropped during the pause");
 
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
     assert!(!server.has("lock:k"));
     assert!(server.script_calls() > before, "claims were in flight");
     stays_quiet(&server, ms(400)).await;
@@ -40,8 +40,8 @@ async fn a_thousand_dropped_claims_leave_no_key() {
     // Far less than the ttl, so it was no expiry.
     let keys = || server.cli::<Vec<String>>("KEYS lock:k*");
     eventually("all keys are gone", ms(5_000), || keys().is_empty()).await;
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
     assert!(keys().is_empty());
 }
 
@@ -53,8 +53,8 @@ async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(1_000))).await;
     let cut = cut_off(&client, 10_000).await;
     assert!(cut.dropped > 300 && cut.granted > 300, "{cut:?}");
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
     assert!(server.cli::<Vec<String>>("KEYS lock:k*").is_empty());
     stays_quiet(&server, ms(500)).await;
 }
@@ -102,10 +102,10 @@ async fn an_aborted_task_gives_its_lock_back() {
     }
     assert!(slow.hits() >= 1 && aborted > 2, "{aborted} were aborted");
     gate.open();
-    settled(&client).await;
+    wait_idle(&client).await;
     eventually("nothing is left", ms(5_000), || !server.has("lock:a") && !server.has("lock:b"))
         .await;
-    eventually("the client is idle", ms(5_000), || Vitals::of(&client).is_idle()).await;
+    eventually("the client is idle", ms(5_000), || ClientStats::of(&client).is_idle()).await;
     experiment.ran(1);
     experiment.saw("tasks aborted", aborted);
     experiment.finish();

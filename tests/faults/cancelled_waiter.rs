@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client_with, dose, eventually, ms, within};
 
@@ -26,8 +26,8 @@ async fn clients<const N: usize>(url: &str) -> [LockClient; N] {
 /// Nothing is left of anybody.
 async fn nothing_remains(server: &RedisServer, clients: &[LockClient]) {
     for client in clients {
-        settled(client).await;
-        eventually("it is idle", ms(5_000), || Vitals::of(client).is_idle()).await;
+        wait_idle(client).await;
+        eventually("it is idle", ms(5_000), || ClientStats::of(client).is_idle()).await;
     }
     eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
     assert!(server.inboxes().len() <= clients.len(), "{:?}", server.inboxes());
@@ -129,7 +129,7 @@ async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
         message.open();
         guard.unwrap().unwrap().release().await.unwrap();
         left.end();
-        settled(&gone).await;
+        wait_idle(&gone).await;
     }
     nothing_remains(&server, &[holder, gone, third]).await;
 }
@@ -148,7 +148,7 @@ async fn a_place_that_a_failover_brings_back_holds_the_lock() {
     let member = server.queue("k").remove(0);
     waiter.abort();
     drop(waiter.await);
-    settled(&gone).await;
+    wait_idle(&gone).await;
     assert_eq!(server.queued("k"), 0);
 
     let next = tokio::spawn(third.mutex("k").lock());

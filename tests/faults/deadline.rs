@@ -74,7 +74,7 @@ async fn a_late_runtime_polls_what_is_bound_to_a_guard_after_its_deadline() {
     let server = RedisServer::start();
     let (client, polls) = (fixed(&server).await, Polls::default());
     let guard = client.mutex("k").lock().await.unwrap();
-    let bound = guard.bind(polls.body(guard.lease()));
+    let bound = guard.run_until_lost(polls.body(guard.lease()));
     let (result, _) = within("the loss", ms(5_000), bound).await;
     assert!(result.unwrap_err().is_lost());
     polls.check("body that is never done: guard.bind");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 /// A round trip takes a fraction of a millisecond, the other ways to learn of a release take a second; a busy machine
@@ -44,7 +44,7 @@ async fn a_release_falls_between_the_steps_of_a_waiter() {
         let (next, took) = within("the lock", ms(10_000), waiting).await;
         assert!(took < AT_ONCE, "stage {number}: {took:?}");
         next.unwrap().unwrap().release().await.unwrap();
-        settled(&waiter).await;
+        wait_idle(&waiter).await;
         assert!(!server.has(&format!("lock:{key}")));
     }
 }

@@ -56,7 +56,7 @@ async fn each_action_does_what_it_says() {
         let (outcome, _) = within("an answer", ms(5_000), attempt).await;
         drop(outcome.unwrap());
         gate.open();
-        lock_core::testing::settled(&client).await;
+        lock_core::testing::wait_idle(&client).await;
     }
 }
 

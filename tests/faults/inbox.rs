@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::history::{self, Turns};
 use lock_tests::{
@@ -108,7 +108,7 @@ async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
     unconfirmed.end();
     lost.end();
     for client in &clients {
-        settled(client).await;
+        wait_idle(client).await;
     }
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
@@ -133,7 +133,7 @@ async fn a_server_that_forbids_pubsub_stops_waiters() {
         let warnings = warnings(&trace);
         assert_eq!(warnings.len(), 3, "without {without}: {warnings:?}");
         for client in &clients {
-            settled(client).await;
+            wait_idle(client).await;
         }
         assert!(server.remains().is_empty(), "without {without}: {:?}", server.remains());
     }
@@ -162,7 +162,7 @@ async fn a_server_without_resp3_makes_waiters_slow() {
         assert!(proxy.seen(Op::Message) >= 20, "{} messages", proxy.seen(Op::Message));
         assert!(server.clients() <= 4, "{} connections", server.clients());
         for client in &clients {
-            assert!(Vitals::of(client).is_idle());
+            assert!(ClientStats::of(client).is_idle());
         }
         drop(clients);
         eventually("all connections are closed", ms(5_000), || server.clients() == 0).await;
@@ -312,7 +312,7 @@ async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptio
         within("its turn", ms(20_000), waiter).await.0.unwrap();
     }
     assert!(start.elapsed() < ms(20_000), "{:?}", start.elapsed());
-    assert!(Vitals::of(&holder).is_idle() && Vitals::of(&waiter).is_idle());
+    assert!(ClientStats::of(&holder).is_idle() && ClientStats::of(&waiter).is_idle());
     assert!(server.remains().is_empty(), "{:?}", server.remains());
     // The server's own buffers for two clients are most of it.
     let grown = || server.used_memory().saturating_sub(before);
@@ -343,8 +343,8 @@ async fn an_uncontended_lock_costs_a_subscription() {
     for _ in 0..20 {
         let error = client.mutex("k").with_wait(ms(50)).lock().await.unwrap_err();
         told |= error.is_busy();
-        assert!(told || error.is_unavailable(), "{error:?}");
-        settled(&client).await;
+        assert!(told || error.is_store_failure(), "{error:?}");
+        wait_idle(&client).await;
         if told {
             break;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{Released, key};
 use lock_tests::{RedisServer, client, client_with, ms};
 
@@ -29,7 +29,7 @@ async fn odd_keys_are_locks_of_their_own_and_leave_nothing() {
     for guard in held {
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
     }
-    settled(&ours).await;
+    wait_idle(&ours).await;
     let mut left: Vec<String> = server.cli("KEYS *");
     left.retain(|name| name != "lock:{0}:fence");
     assert!(left.is_empty(), "{left:?}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, Released, store::RedisStore};
 use lock_tests::{Action, Op, Proxy, RedisServer, Rule, client, eventually, ms, within};
 use tokio::runtime::Runtime;
@@ -23,7 +23,7 @@ async fn a_server_without_memory_hands_nothing_on() {
     let kept = one.mutex("kept").with_min_hold(ms(300)).lock().await.unwrap();
     let () = server.cli("CONFIG SET maxmemory 1");
     let error = one.mutex("new").try_lock().await.unwrap_err();
-    assert!(error.is_unavailable() && !error.is_unknown(), "{error:?}");
+    assert!(error.is_store_failure() && !error.is_unknown(), "{error:?}");
     assert!(!server.has("lock:new"));
     for guard in guards {
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
@@ -38,8 +38,8 @@ async fn a_server_without_memory_hands_nothing_on() {
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
     }
     let () = server.cli("CONFIG SET maxmemory 0");
-    settled(&one).await;
-    settled(&two).await;
+    wait_idle(&one).await;
+    wait_idle(&two).await;
     eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
 }
 
@@ -135,7 +135,7 @@ async fn claims_that_cannot_travel_together_wait_for_each_other() {
     assert_eq!(slow.hits(), 1);
     assert!(took < Duration::from_millis(50 * 8), "{took:?}: one after another");
     for client in &clients {
-        settled(client).await;
+        wait_idle(client).await;
     }
 }
 
@@ -187,8 +187,8 @@ async fn claims_that_stand_in_the_lane_for_long_are_void() {
         assert!(late < ms(1_000), "{number}: {late:?}");
         assert!(early.is_zero(), "{number}: {early:?} before its time");
     }
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 /// Renewals pass the claims of their process, or a crowd that waits would cost the leases of those who hold.
@@ -240,7 +240,7 @@ fn a_lane_that_nobody_drives_holds_up_those_in_it() {
         let behind = client.mutex("behind").with_wait(ms(20_000)).lock();
         let both = async { tokio::join!(first, behind) };
         let ((first, behind), took) = within("the lock", ms(10_000), both).await;
-        assert!(first.unwrap_err().is_unavailable());
+        assert!(first.unwrap_err().is_store_failure());
         drop(behind.unwrap());
         assert!(took >= ms(1_000), "{took:?}: it did not stand in the lane");
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{LockClient, Released};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, eventually, ms, within};
 use tokio::time::timeout;
@@ -103,10 +103,10 @@ async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
     eventually("it is released", BOUND, || proxy.seen(Op::Release) > releases).await;
     gate.open();
     drop(first.await.unwrap().unwrap());
-    settled(&client).await;
+    wait_idle(&client).await;
     // Behind whatever is sent again.
     drop(client.mutex("third").lock().await.unwrap());
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:second"), "it came behind its release");
     assert_eq!(proxy.seen(Op::Acquire), claims + 2, "the second and the third");
 }
@@ -134,9 +134,9 @@ async fn a_claim_that_is_cancelled_before_its_turn_is_sent() {
     for other in others {
         drop(other.await.unwrap().unwrap());
     }
-    settled(&client).await;
+    wait_idle(&client).await;
     drop(client.mutex("last").lock().await.unwrap());
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:k"), "it came behind its release");
     assert_eq!(proxy.seen(Op::Acquire), claims + 5, "the others and the last");
 }

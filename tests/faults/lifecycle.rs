@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard, Released};
 use lock_tests::{Experiment, Proxy, RedisServer, client, client_with, eventually, ms};
 use tokio::runtime::{Builder, Runtime};
@@ -21,7 +21,7 @@ async fn a_guard_dropped_on_a_plain_thread_is_released() {
     assert!(server.has("lock:k"));
     std::thread::spawn(move || drop(guard)).join().unwrap();
     eventually("it is free", ms(5_000), || !server.has("lock:k")).await;
-    settled(&client).await;
+    wait_idle(&client).await;
 }
 
 /// Futures that are polled outside a runtime, and a plain thread that blocks.
@@ -59,7 +59,7 @@ fn a_connection_that_a_blocking_call_made_ends_with_it() {
         let proxy = Proxy::to(&server);
         let client = client(&proxy.url()).await;
         drop(client.mutex("other").lock().await.unwrap());
-        settled(&client).await;
+        wait_idle(&client).await;
         (proxy, client)
     });
     for round in 1..=3 {
@@ -71,7 +71,7 @@ fn a_connection_that_a_blocking_call_made_ends_with_it() {
         let made = proxy.connections();
         runtime.block_on(async { drop(client.mutex("other").lock().await.unwrap()) });
         assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
-        runtime.block_on(settled(&client));
+        runtime.block_on(wait_idle(&client));
         assert_eq!(proxy.connections(), made, "round {round}: it was lost");
     }
 }
@@ -99,7 +99,7 @@ fn a_client_outlives_its_runtime() {
         assert!(kept.is_valid() && other.is_valid());
         assert_eq!(kept.release().await.unwrap(), Released::InTime);
         assert_eq!(other.release().await.unwrap(), Released::InTime);
-        assert!(Vitals::of(&client).is_idle());
+        assert!(ClientStats::of(&client).is_idle());
     });
 }
 
@@ -144,8 +144,8 @@ fn a_runtime_that_shuts_down_drops_guards_without_a_panic() {
             client.mutex("wake").lock().await.unwrap().release().await.unwrap();
             let free = || server.cli::<Vec<String>>("KEYS lock:k*").is_empty();
             eventually("all are free", ms(5_000), free).await;
-            settled(&client).await;
-            assert!(Vitals::of(&client).is_idle());
+            wait_idle(&client).await;
+            assert!(ClientStats::of(&client).is_idle());
         });
     }
     experiment.finish();
@@ -195,7 +195,7 @@ async fn a_body_that_panics_releases() {
     // Nor does a panic poison what later bodies need.
     let outcome: Result<i32, _> = client.mutex("k").run(async |_| 1).await;
     assert_eq!(outcome.unwrap(), 1);
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
     experiment.ran(1);
     experiment.saw("panics", usize::from(panicked));
     experiment.finish();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, distributed_lock};
 use lock_tests::{
     Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
@@ -28,18 +28,18 @@ async fn a_locked_function_that_is_dropped_before_its_body_leaves_nothing() {
     let before = server.script_calls();
     let () = server.cli("CLIENT PAUSE 600");
     timeout(ms(100), order(&client, "7", &ran)).await.unwrap_err();
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(server.script_calls() > before, "the claim was in flight");
     assert!(!server.has("lock:order:7"));
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
 
     let () = server.cli("SET lock:order:7 foreign PX 60000");
     let before = server.script_calls();
     timeout(ms(200), order(&client, "7", &ran)).await.unwrap_err();
     assert!(server.script_calls() > before, "it was waiting");
     assert_eq!(server.cli::<i64>("DEL lock:order:7"), 1);
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
     assert!(!server.has("lock:order:7"));
     assert_eq!(ran.into_inner(), 0);
 }
@@ -69,7 +69,7 @@ async fn a_body_never_runs_without_its_lock() {
         let _: i64 = server.cli(&format!("RPUSH lock:{way}:list precious"));
     }
     assert!(matches!(attempt(&client, "held").await, ErrorKind::Busy { .. }));
-    assert_eq!(attempt(&client, "list").await, ErrorKind::WrongKind);
+    assert_eq!(attempt(&client, "list").await, ErrorKind::WrongType);
     assert_eq!(attempt(&client, "").await, ErrorKind::InvalidKey);
 
     let refusal = proxy.rule(Op::Acquire, Action::Refuse("NOPERM no permission")).always();
@@ -89,7 +89,7 @@ async fn a_body_never_runs_without_its_lock() {
     assert!(matches!(kind, ErrorKind::Unknown | ErrorKind::Unavailable), "{kind:?}");
     server.resume();
 
-    settled(&client).await;
+    wait_idle(&client).await;
     let left = || server.cli::<Vec<String>>("KEYS lock:*:[789]");
     eventually("nothing is left", ms(5_000), || left().is_empty()).await;
     // The counter counts.
@@ -111,10 +111,10 @@ async fn a_locked_function_releases_exactly_once_however_it_ends() {
     }
     let task = tokio::spawn(client.scope(ending(7, End::Panic)));
     assert!(task.await.unwrap_err().is_panic());
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:order:7"));
     assert_eq!(proxy.seen(Op::Release) - before, 5);
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 #[distributed_lock(key = "k", client = client)]

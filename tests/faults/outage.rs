@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions};
 use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, client, eventually, ms, within};
 
@@ -27,15 +27,15 @@ async fn a_wait_on_a_silent_store_ends_in_time_and_is_not_busy() {
         let behind = tokio::spawn(mutex.clone().with_wait(ms(limit)).lock());
         let (outcome, _) = within("an answer", ms(limit + SLACK), mutex.lock()).await;
         let error = outcome.unwrap_err();
-        assert!(error.is_unavailable() && !error.is_busy(), "{limit} ms: {error:?}");
+        assert!(error.is_store_failure() && !error.is_busy(), "{limit} ms: {error:?}");
         let (outcome, _) = within("an answer", ms(limit + SLACK), behind).await;
         let error = outcome.unwrap().unwrap_err();
-        assert!(error.is_unavailable() && !error.is_busy(), "{limit} ms, behind: {error:?}");
+        assert!(error.is_store_failure() && !error.is_busy(), "{limit} ms, behind: {error:?}");
     }
     server.resume();
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:k"));
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 /// R25, with a server that answers, but late.
@@ -62,7 +62,7 @@ async fn a_server_that_turns_all_away_is_asked_seldom() {
     proxy.turn_away(true);
     assert_eq!(proxy.close_all(), 1);
     // What is sent on the connection that was closed may have been executed, for all that is known.
-    assert!(client.mutex("first").try_lock().await.unwrap_err().is_unavailable());
+    assert!(client.mutex("first").try_lock().await.unwrap_err().is_store_failure());
     let before = proxy.connections();
     let waiters: Vec<_> = (0..20)
         .map(|key| tokio::spawn(client.mutex(format!("k{key}")).with_wait(ms(2_000)).lock()))
@@ -101,8 +101,8 @@ async fn a_refused_connection_is_unavailable() {
     let (outcome, took) = within("an answer", ms(400 + SLACK), waiting).await;
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Unavailable);
     assert!(took >= ms(395));
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 /// A server that accepts connections and never says a word.
@@ -162,13 +162,13 @@ async fn a_release_during_an_outage_is_made_good() {
     let start = Instant::now();
     drop(dropped);
     let (outcome, _) = within("an answer", ms(5_000), awaited.release()).await;
-    assert!(outcome.unwrap_err().is_unavailable());
-    assert_eq!(Vitals::of(&client).pending, 2);
+    assert!(outcome.unwrap_err().is_store_failure());
+    assert_eq!(ClientStats::of(&client).pending, 2);
     assert!(server.has("lock:awaited") && server.has("lock:dropped"));
     proxy.heal();
     let gone = || !server.has("lock:awaited") && !server.has("lock:dropped");
     eventually("both are free", ms(10_000), gone).await;
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(start.elapsed() < ms(30_000));
 }
 
@@ -196,7 +196,7 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
 
     proxy.turn_away(false);
     proxy.heal();
-    within("all is settled", ms(10_000), settled(&client)).await;
+    within("all is settled", ms(10_000), wait_idle(&client)).await;
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
@@ -210,7 +210,7 @@ async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
     // Whoever has found it taken asks for a place at once.
     let look = client.mutex("k").with_wait(ms(200)).lock().await;
     assert!(look.unwrap_err().is_busy());
-    settled(&client).await;
+    wait_idle(&client).await;
     guard.release().await.unwrap();
 
     let loading = Action::Refuse("LOADING Redis is loading the dataset in memory");
@@ -223,7 +223,7 @@ async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
     }
     assert!(refused.hits() > 2);
     refused.end();
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
@@ -262,7 +262,7 @@ async fn a_slow_handshake_is_not_begun_anew_for_each_caller() {
     let guard = loop {
         match mutex.lock().await {
             Ok(guard) => break guard,
-            Err(error) => assert!(error.is_unavailable(), "{error}"),
+            Err(error) => assert!(error.is_store_failure(), "{error}"),
         }
         assert!(start.elapsed() < ms(10_000), "never connected");
     };

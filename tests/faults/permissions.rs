@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt as _;
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
 use lock_tests::{Experiment, Op, Proxy, RedisServer, Trace, documented_user, ms, within};
 
@@ -19,7 +19,7 @@ async fn try_all(url: &str) -> Result<(), lock_core::Error> {
     assert_eq!(guard.release().await?, Released::InTime);
     let held = client.mutex("k").with_min_hold(ms(100)).lock().await?;
     assert_eq!(held.release().await?, Released::InTime);
-    settled(&client).await;
+    wait_idle(&client).await;
     Ok(())
 }
 
@@ -108,7 +108,7 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
     assert_eq!(server.calls("set"), 0, "nothing was counted, or locked even for a moment");
     assert!(!server.has("lock:k"));
     assert_eq!(server.get("lock:{0}:fence").as_deref(), Some("1999999999000000"), "set back");
-    settled(&client).await;
+    wait_idle(&client).await;
     // Alike ones are one entry.
     let refusals: Vec<redis::Value> = server.cli("ACL LOG");
     experiment.ran(1);
@@ -173,8 +173,11 @@ async fn a_call_that_is_not_permitted_is_followed_by_releases() {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "without {lacking:?}: {error:?}");
                 assert!(error.to_string().contains("permission"), "without {lacking:?}: {error:?}");
             }
-            assert!(Vitals::of(&client).is_idle(), "{:?}", Vitals::of(&client));
-            assert!(settled(&client).now_or_never().is_some(), "without {lacking:?}: it cleans up");
+            assert!(ClientStats::of(&client).is_idle(), "{:?}", ClientStats::of(&client));
+            assert!(
+                wait_idle(&client).now_or_never().is_some(),
+                "without {lacking:?}: it cleans up"
+            );
         }
         let (before, refused) = (sent(), server.errors("NOPERM"));
         assert_eq!(refused, 4, "each claim is sent once");

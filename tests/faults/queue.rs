@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{Error, LockClient, LockOptions, MutexGuard};
 use lock_tests::history::{self, Turns};
 use lock_tests::{
@@ -304,7 +304,7 @@ async fn a_waiter_that_gave_up_keeps_its_place() {
     assert!(took < AT_ONCE, "{took:?}");
     guard.unwrap().unwrap().release().await.unwrap();
     for client in [&holder, &one, &two, &three] {
-        settled(client).await;
+        wait_idle(client).await;
     }
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }

@@ -1,6 +1,6 @@
 //! What a release finds, and what it must leave alone.
 
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{LockOptions, LostReason, Released};
 use lock_tests::{
     Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
@@ -23,7 +23,7 @@ async fn a_stale_guard_of_the_same_mutex_leaves_the_next_one_alone() {
             assert_eq!(stale.release().await.unwrap(), Released::TakenByOther);
         } else {
             drop(stale);
-            settled(&client).await;
+            wait_idle(&client).await;
         }
         assert_eq!(server.get("lock:k"), Some(token));
         assert!(next.is_valid());
@@ -72,7 +72,7 @@ async fn a_release_tells_expired_from_taken_and_harms_neither() {
             assert_eq!(guard.release().await.unwrap(), Released::TakenByOther);
         } else {
             drop(guard);
-            settled(&client).await;
+            wait_idle(&client).await;
         }
         assert_eq!(server.get("lock:k").as_deref(), Some("other"));
         assert!(server.pttl("lock:k") > 20_000);

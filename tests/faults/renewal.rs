@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockOptions, LostReason, Released};
 use lock_tests::{
     Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, dose, eventually, ms,
@@ -29,7 +29,7 @@ async fn a_renewal_that_arrives_after_the_release_revives_nothing() {
         // The connection broke, so the renewal is repeated: let that one arrive.
         extension.await.unwrap().unwrap();
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
-        settled(&client).await;
+        wait_idle(&client).await;
         let left = server.pttl("lock:k");
         assert_eq!(left == -2, min_hold.is_none());
         let before = server.script_calls();
@@ -61,7 +61,7 @@ async fn releases_that_race_with_renewals_leave_nothing() {
     }
     assert!(proxy.seen(Op::Renew) > 100, "renewals did happen");
     assert!(server.cli::<Vec<String>>("KEYS lock:k*").is_empty());
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
     let seen = proxy.seen(Op::Renew);
     tokio::time::sleep(ms(300)).await;
     assert_eq!(proxy.seen(Op::Renew), seen, "no renewal outlives its lock");
@@ -128,12 +128,12 @@ async fn a_killed_server_is_a_loss_by_the_deadline() {
     assert!(took + ms(5) >= left);
     assert!(!guard.is_valid());
     let (outcome, _) = within("an answer", ms(5_000), guard.release()).await;
-    assert!(outcome.unwrap_err().is_unavailable());
+    assert!(outcome.unwrap_err().is_store_failure());
 
     server.boot();
     let (guard, _) = within("the lock", ms(10_000), mutex.with_wait(ms(10_000)).lock()).await;
     guard.unwrap().release().await.unwrap();
-    settled(&client).await;
+    wait_idle(&client).await;
 }
 
 /// P18: renewals of short leases are few. redlock-universal.
@@ -156,7 +156,7 @@ async fn renewals_are_at_most_twice_as_many_as_needed() {
             assert!(calls >= 2_000 / ttl);
         }
         drop(guard);
-        settled(&client).await;
+        wait_idle(&client).await;
     }
 }
 
@@ -232,7 +232,7 @@ async fn a_lock_held_after_a_storm_of_tries_is_renewed() {
         tokio::time::sleep(ms(20)).await;
     }
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
-    assert!(Vitals::of(&ours).is_idle());
+    assert!(ClientStats::of(&ours).is_idle());
 }
 
 /// R8: the holder's packets vanish, without a reset. hashicorp/consul#18271, redisson#3187.
@@ -312,8 +312,8 @@ async fn a_silent_store_delays_the_renewals_of_another() {
     }
     drop(lost);
     for client in [kept_by, lost_by] {
-        settled(&client).await;
-        assert!(Vitals::of(&client).is_idle());
+        wait_idle(&client).await;
+        assert!(ClientStats::of(&client).is_idle());
     }
 }
 

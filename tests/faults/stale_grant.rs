@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::history::{self, Turns};
 use lock_tests::{
@@ -78,7 +78,7 @@ async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
         let guard = guard.unwrap().unwrap();
         assert!(took < AT_ONCE && guard.fencing_token() > fence, "{refusal:?}: {took:?}");
         guard.release().await.unwrap();
-        settled(&victim).await;
+        wait_idle(&victim).await;
         assert!(server.remains().is_empty(), "{:?}", server.remains());
     }
 }
@@ -167,8 +167,8 @@ async fn contend_once(without_resp3: Option<&'static str>, grants: &mut Grants) 
     assert!(outcomes.given_up >= 1, "{outcomes:?}: nobody gave up");
     assert!(grants.late >= late + 5, "{grants:?}: hardly a grant was late");
     for client in &clients {
-        settled(client).await;
-        eventually("it is idle", ms(10_000), || Vitals::of(client).is_idle()).await;
+        wait_idle(client).await;
+        eventually("it is idle", ms(10_000), || ClientStats::of(client).is_idle()).await;
     }
     // The stray grants of the last moments are answered by releases.
     let clean = || server.remains().is_empty();
@@ -195,7 +195,7 @@ async fn work(client: LockClient, turns: Turns, owner: usize, task: usize) -> Ou
                 outcomes.lost += usize::from(released.is_err());
             }
             Err(error) => {
-                assert!(error.is_busy() || error.is_unavailable(), "{error:?}");
+                assert!(error.is_busy() || error.is_store_failure(), "{error:?}");
                 outcomes.given_up += 1;
             }
         }

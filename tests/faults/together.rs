@@ -2,7 +2,7 @@
 //! more nor less.
 
 use futures_util::future::join_all;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient, LockOptions, MutexGuard, store::RedisStore};
 use lock_tests::{Action, Op, Proxy, RedisServer, Rule, eventually, ms, within};
 
@@ -43,8 +43,8 @@ fn kinds(outcomes: &Outcomes) -> Vec<ErrorKind> {
 /// Nothing is left of claims that failed, once the server is to be had again.
 async fn nothing_is_left(server: &RedisServer, proxy: &Proxy, client: &LockClient) {
     proxy.turn_away(false);
-    within("all is settled", ms(20_000), settled(client)).await;
-    assert!(Vitals::of(client).is_idle(), "{:?}", Vitals::of(client));
+    within("all is settled", ms(20_000), wait_idle(client)).await;
+    assert!(ClientStats::of(client).is_idle(), "{:?}", ClientStats::of(client));
     eventually("nothing is left", ms(5_000), || server.remains().is_empty()).await;
 }
 
@@ -82,7 +82,7 @@ async fn claims_that_are_not_sent_are_unknown() {
         proxy.turn_away(true);
         assert_eq!(proxy.close_all(), 1);
         // By then the client knows.
-        assert!(client.mutex("before").try_lock().await.unwrap_err().is_unavailable());
+        assert!(client.mutex("before").try_lock().await.unwrap_err().is_store_failure());
         let seen = proxy.seen(Op::Acquire);
         let (first, others) = claim(&client, options).await;
         assert_eq!(first.unwrap_err().kind(), ErrorKind::Unavailable, "{options:?}");
@@ -130,7 +130,7 @@ async fn a_key_of_another_type_spoils_the_claims_beside_it() {
     let (first, others) = claim(&client, TRY).await;
     assert_eq!((together.hits(), together.asks()), (1, MANY), "they did not travel together");
     let (wrong, right): (Vec<_>, Vec<_>) = others.into_iter().partition(Result::is_err);
-    assert_eq!(kinds(&wrong), [ErrorKind::WrongKind]);
+    assert_eq!(kinds(&wrong), [ErrorKind::WrongType]);
     assert_eq!(right.len(), MANY - 1);
     for guard in std::iter::once(first).chain(right) {
         guard.unwrap().release().await.unwrap();
@@ -156,7 +156,7 @@ async fn a_call_for_places_that_is_cut_off_is_called_busy() {
     for outcome in others.into_iter().chain([first]) {
         assert!(outcome.unwrap_err().is_busy());
     }
-    settled(&client).await;
+    wait_idle(&client).await;
 
     proxy.turn_away(true);
     let cut = on_the_call(&proxy, Action::CloseAfter);

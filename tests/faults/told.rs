@@ -1,6 +1,6 @@
 //! What is said on the inboxes of clients when a lock is handed on, and in which order.
 
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{LockClient, MutexGuard};
 use lock_tests::{RedisServer, client, eventually, ms, within};
 use tokio::task::JoinHandle;
@@ -104,7 +104,7 @@ async fn the_answer_to_a_release_is_written_before_the_grant() {
     one.mutex("a").lock().await.unwrap().release().await.unwrap();
     assert_eq!(ear.heard(), []);
     for client in [one, two] {
-        settled(&client).await;
+        wait_idle(&client).await;
     }
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }

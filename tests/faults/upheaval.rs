@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions, LostReason, MutexGuard, Released};
 use lock_tests::history::{self, Turns, now};
 use lock_tests::{Experiment, RedisServer, client_with, eventually, ms, within};
@@ -69,7 +69,7 @@ impl Crowd {
                     let guard = client.mutex("k").lock().await.unwrap();
                     match turns.hold(owner, guard, ms(3)).await {
                         Ok(Released::InTime) => {}
-                        Err(error) if !error.is_unavailable() => panic!("{error:?}"),
+                        Err(error) if !error.is_store_failure() => panic!("{error:?}"),
                         Ok(_) => _ = fates.lost.fetch_add(1, Ordering::AcqRel),
                         Err(_) => _ = fates.unanswered.fetch_add(1, Ordering::AcqRel),
                     }
@@ -105,8 +105,8 @@ impl Crowd {
         println!("served within {:?}, {fates:?}", start.elapsed());
         assert_eq!(history::check_but_at("k", turns.all(), forgotten).len(), ALL);
         for client in &clients {
-            settled(client).await;
-            assert!(Vitals::of(client).is_idle());
+            wait_idle(client).await;
+            assert!(ClientStats::of(client).is_idle());
         }
         assert!(server.remains().is_empty(), "{:?}", server.remains());
         drop(clients);

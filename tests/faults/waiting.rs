@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockOptions};
 use lock_tests::{Action, Op, Proxy, RedisServer, client, client_with, eventually, ms, within};
 
@@ -52,7 +52,7 @@ async fn fifty_waiters_of_one_process_cost_no_more_than_one() {
     let calls = server.script_calls();
     // One claim and one release, and as many again for each five milliseconds that a busy machine takes for it.
     assert!((2..=30).contains(&calls), "{calls} calls for 50 turns");
-    assert!(Vitals::of(&client).is_idle());
+    assert!(ClientStats::of(&client).is_idle());
 }
 
 /// Waiters that come and go, each with little patience, do no more than take a place and leave it.
@@ -75,7 +75,7 @@ async fn impatient_waiters_one_after_another_do_not_poll_faster() {
         assert!(error.is_busy(), "{error:?}");
     }
     assert!(count > 100, "{count}");
-    settled(&client).await;
+    wait_idle(&client).await;
     let calls = server.script_calls();
     let polls = RATE * (start.elapsed().as_secs() + 1);
     assert!(calls <= 2 * count as u64 + polls, "{calls} calls for {count} waiters");
@@ -143,7 +143,7 @@ async fn a_task_that_asks_for_the_lock_it_holds_is_told_at_once() {
     assert_eq!(sum.unwrap(), 3);
 
     let guard = mutex.lock().await.unwrap();
-    let bound = guard.bind(async { mutex.lock().await.unwrap_err().kind() });
+    let bound = guard.run_until_lost(async { mutex.lock().await.unwrap_err().kind() });
     let (kind, _) = within("an answer", ms(5_000), bound).await;
     assert_eq!(kind.unwrap(), ErrorKind::WouldDeadlock);
 }
@@ -188,6 +188,6 @@ async fn a_waiter_survives_what_happens_to_its_claims() {
     assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
     let (guard, _) = within("the lock", ms(10_000), waiter).await;
     guard.unwrap().unwrap().release().await.unwrap();
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:k"));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{Error, ErrorKind, distributed_lock};
 use tokio::time::Instant;
 
@@ -74,7 +74,7 @@ async fn a_lock_is_kept_when_the_body_panics() {
         async move { client.scope(ending(7, End::Panic)).await }
     });
     assert!(task.await.unwrap_err().is_panic());
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(store.is_empty());
 }
 
@@ -92,7 +92,7 @@ async fn a_lock_is_kept_when_the_caller_goes_away() {
         _ = client.scope(never(7, started)) => panic!("it never ends"),
         user_id = starts => assert_eq!(user_id, Ok(7)),
     }
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(store.is_empty());
 }
 

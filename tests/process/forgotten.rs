@@ -119,7 +119,7 @@ async fn a_held_lock_that_becomes_a_list_is_lost_and_left_alone() {
         let lost = Held::begin().loses_by(&commands, "Ok(TakenByOther)", &mut experiment);
         let other = client(&lost.server.url()).await;
         let error = other.mutex("k").with_wait(ms(5_000)).lock().await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error:?}");
         assert_eq!(lost.server.cli::<i64>("LLEN lock:k"), 1);
         experiment.saw("errors of the right kind", 1);
     }

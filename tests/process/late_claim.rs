@@ -1,7 +1,7 @@
 //! A claim that the server executes when the client has given it up and released it on another connection.
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Experiment, Op, RedisServer, classify, dose, eventually, ms};
 
@@ -63,15 +63,15 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
         let claims: Vec<_> = claims.collect();
         for claim in claims {
             let error = claim.await.unwrap().unwrap_err();
-            assert!(error.is_unavailable(), "{error:?}");
+            assert!(error.is_store_failure(), "{error:?}");
             experiment.saw("claims given up", 1);
         }
         // By now the last of them is void.
         tokio::time::sleep(ms(REQUEST_TIMEOUT + 20)).await;
         server.resume();
         for client in &clients {
-            settled(client).await;
-            assert!(Vitals::of(client).is_idle());
+            wait_idle(client).await;
+            assert!(ClientStats::of(client).is_idle());
         }
         let first = taken.get_message().map(|message| message.get_channel_name().to_owned());
         assert!(first.is_err(), "round {round}: a late claim took {first:?}");

@@ -145,7 +145,7 @@ async fn a_thousand_leases_on_one_connection_lose_one() {
         experiment.saw("leases kept", 1);
         drop(guard);
     }
-    lock_core::testing::settled(&client).await;
+    lock_core::testing::wait_idle(&client).await;
     assert!(server.remains().is_empty());
     experiment.finish();
 }

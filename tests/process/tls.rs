@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient};
 use lock_tests::{Experiment, RedisServer, free_port, ms, within};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
@@ -163,9 +163,9 @@ async fn an_unknown_authority_is_trusted_or_called_busy() {
     let body = mutex.run(async |_| panic!("the body must not run"));
     let (outcome, _): (Result<(), _>, _) = within("an answer", ms(5_000), body).await;
     let error = outcome.unwrap_err();
-    assert!(error.is_unavailable() && !error.is_busy(), "{error:?}");
-    settled(&client).await;
-    assert!(Vitals::of(&client).is_idle());
+    assert!(error.is_store_failure() && !error.is_busy(), "{error:?}");
+    wait_idle(&client).await;
+    assert!(ClientStats::of(&client).is_idle());
     assert!(!tls.server.has("lock:k"));
     experiment.ran(1);
     experiment.saw("certificates refused", 1);

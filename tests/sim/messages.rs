@@ -84,7 +84,7 @@ fn a_claim_that_arrives_late_is_void() {
         let in_time = match asked.await.unwrap() {
             Ok(guard) => guard.expect("nobody else had it").is_valid(),
             Err(error) => {
-                assert!(error.is_unavailable(), "{case}: {error:?}");
+                assert!(error.is_store_failure(), "{case}: {error:?}");
                 false
             }
         };

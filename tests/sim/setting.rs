@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Seeded, Vitals, settled};
+use lock_core::testing::{ClientStats, Seeded, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::{Dice, Experiment, dose};
 use tokio::time::timeout;
@@ -84,9 +84,9 @@ impl Setting {
     /// Nothing is left of what the client gave up, neither here nor on the server, [soon](SOON).
     pub(crate) async fn nothing_remains(&self, client: &LockClient) {
         let what = &self.case;
-        let done = timeout(SOON, settled(client)).await;
-        assert!(done.is_ok(), "{what}: {:?}", Vitals::of(client));
-        assert!(Vitals::of(client).is_idle(), "{what}: {:?}", Vitals::of(client));
+        let done = timeout(SOON, wait_idle(client)).await;
+        assert!(done.is_ok(), "{what}: {:?}", ClientStats::of(client));
+        assert!(ClientStats::of(client).is_idle(), "{what}: {:?}", ClientStats::of(client));
         let remains = self.fake.remains();
         assert!(remains.is_empty(), "{what}: {remains:?}");
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::{Seeded, Vitals, settled};
+use lock_core::testing::{ClientStats, Seeded, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_tests::Dice;
 use tokio::task::{JoinHandle, JoinSet};
@@ -181,10 +181,10 @@ async fn serve(
     // A plain claim is not known to be void before that.
     let limit = if world.plan.unfenced { SETTLED_PLAIN } else { SETTLED };
     let limit = limit + LOST_ANSWER * u32::try_from(world.plan.lost_answers).unwrap();
-    if timeout_at(Instant::now().max(world.calm) + limit, settled(&client)).await.is_err() {
-        world.violation(format!("client {number} does not settle: {:?}", Vitals::of(&client)));
-    } else if !Vitals::of(&client).is_idle() {
-        world.violation(format!("client {number} is not idle: {:?}", Vitals::of(&client)));
+    if timeout_at(Instant::now().max(world.calm) + limit, wait_idle(&client)).await.is_err() {
+        world.violation(format!("client {number} does not settle: {:?}", ClientStats::of(&client)));
+    } else if !ClientStats::of(&client).is_idle() {
+        world.violation(format!("client {number} is not idle: {:?}", ClientStats::of(&client)));
     }
 }
 

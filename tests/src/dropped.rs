@@ -16,7 +16,7 @@ use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use lock_core::store::RedisStoreBuilder;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{
     Error, ErrorKind, Key, LockClient, LockOptions, LostReason, MutexGuard, Released,
     distributed_lock,
@@ -143,8 +143,8 @@ impl Operation {
                 assert_eq!(guard.release().await.unwrap(), Released::InTime);
             })
             .at_once(),
-            Self::holds("MutexGuard::bind", |_, guard| async move {
-                guard.bind(work()).await.unwrap();
+            Self::holds("MutexGuard::run_until_lost", |_, guard| async move {
+                guard.run_until_lost(work()).await.unwrap();
             }),
             Self::holds("Lease::extend", |_, guard| async move {
                 guard.extend(TTL * 2).await.unwrap();
@@ -323,7 +323,7 @@ impl Trial<'_> {
         if let Some(break_connections) = broken {
             break_connections();
         }
-        let vitals = || Vitals::of(&client);
+        let vitals = || ClientStats::of(&client);
         if let Some(rival) = rival {
             let done = timeout(self.bound, rival).await;
             done.unwrap_or_else(|_| panic!("{case}: the rival waits: {:?}", vitals())).unwrap();
@@ -339,7 +339,7 @@ impl Trial<'_> {
             assert!(done.is_ok(), "{case}: {:?}", (self.remains)());
             bound += LATE;
         }
-        let done = timeout(bound, settled(&client)).await;
+        let done = timeout(bound, wait_idle(&client)).await;
         assert!(done.is_ok() && vitals().is_idle(), "{case}: {:?}", vitals());
         let remains = (self.remains)();
         assert!(remains.is_empty(), "{case}: {remains:?}");

@@ -46,7 +46,7 @@ async fn is_503_in_time(client: &LockClient, wait: Option<Duration>) {
     let took = begin.elapsed();
     assert_eq!(response.status(), 503, "{wait:?}");
     let rejection: &LockRejection = response.extensions().get().unwrap();
-    assert!(rejection.lock_error().unwrap().is_unavailable());
+    assert!(rejection.lock_error().unwrap().is_store_failure());
     assert!(!rejection.is_busy());
     assert!(took < wait.unwrap_or(REQUEST_TIMEOUT) + LATE + BUSY_MACHINE, "{wait:?}: {took:?}");
     assert_eq!(desk.counts().entered, 0);

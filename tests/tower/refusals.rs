@@ -113,7 +113,7 @@ async fn a_store_that_is_down_is_503_within_the_wait_and_never_busy() {
             check(&response, StatusCode::SERVICE_UNAVAILABLE);
             assert!(response.headers().contains_key("retry-after"));
             assert!(!rejection(&response).is_busy());
-            assert!(rejection(&response).lock_error().unwrap().is_unavailable());
+            assert!(rejection(&response).lock_error().unwrap().is_store_failure());
             assert_eq!(desk.counts().entered, 0);
         }
     }

@@ -9,7 +9,7 @@ mod mutants;
 use std::time::Instant;
 
 use lock_core::store::RedisStore;
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, Released};
 use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
@@ -77,7 +77,7 @@ async fn a_lease_counts_from_the_arrival_of_its_grant() {
     assert!(left + since <= given_for + ms(100), "{left:?} left of {given_for:?} after {since:?}");
     claims.open();
     guard.release().await.unwrap();
-    settled(&waiter).await;
+    wait_idle(&waiter).await;
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
@@ -95,7 +95,7 @@ async fn a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing
     assert!(!server.has("lock:k"), "it was executed");
     assert!(error.is_unknown(), "{error:?}");
     proxy.turn_away(false);
-    settled(&client).await;
+    wait_idle(&client).await;
 }
 
 /// The same for claims and renewals: what the last attempt did does not tell what the first one did.
@@ -122,7 +122,7 @@ async fn a_call_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() 
         drop(client.mutex("again").with_wait(ms(5_000)).lock().await.unwrap());
     }
     held.release().await.unwrap();
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(server.remains().is_empty(), "{:?}", server.remains());
 }
 
@@ -147,11 +147,11 @@ async fn a_foreign_queue_is_said_to_be_a_foreign_lock() {
     let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(20_000));
     let (outcome, _) = within("an answer", ms(5_000), mutex.lock()).await;
     for error in [outcome.unwrap_err(), mutex.try_lock().await.unwrap_err()] {
-        assert_eq!(error.kind(), ErrorKind::WrongKind, "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error:?}");
         let why = std::error::Error::source(&error).unwrap().to_string();
         assert!(why.contains("WRONGTYPE") && why.contains("the queue"), "{why}");
     }
-    settled(&client).await;
+    wait_idle(&client).await;
     assert!(!server.has("lock:k"));
     assert_eq!(server.cli::<Vec<String>>("LRANGE lock:{0}:q:k 0 -1"), ["precious"]);
 }

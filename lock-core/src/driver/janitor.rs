@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::client::Inner;
 use crate::error::{Error, ErrorKind};
 use crate::registry::Seat;
-use crate::store::{Freed, Release, ReleaseOutcome, Store};
+use crate::store::{Release, ReleaseReply, Released, Store};
 use crate::time::{Instant, sleep_until};
 
 /// A token that is on its way out.
@@ -37,14 +37,6 @@ pub(crate) struct Job {
     /// Attempts so far, and those of them that may have freed it without our hearing of it.
     attempts: u32,
     unanswered: u32,
-}
-
-/// How a token ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Ending {
-    Expired,
-    Freed,
-    TakenByOther,
 }
 
 /// A claim that is still on its way, or a release that nobody answers, is over after this long even if
@@ -98,24 +90,22 @@ impl Job {
     }
 
     /// What the store's answer means for the token.
-    fn ending(&self, outcome: ReleaseOutcome) -> Result<Ending, Error> {
-        let expired = match outcome {
-            ReleaseOutcome::Ours => return Ok(Ending::Freed),
-            ReleaseOutcome::Nobody => Ending::Expired,
-            ReleaseOutcome::Other => Ending::TakenByOther,
-        };
+    fn ending(&self, found: Released) -> Result<Released, Error> {
+        if found == Released::InTime {
+            return Ok(found);
+        }
         if self.unanswered == 0 || mutant!("repeated-release-says-expired") {
-            return Ok(expired);
+            return Ok(found);
         }
         // An earlier attempt was not answered and may be the one that freed it. Before the deadline
         // nothing else can have; after it there is no telling.
         match self.good_until {
-            Some(until) if Instant::now() < until => Ok(Ending::Freed),
+            Some(until) if Instant::now() < until => Ok(Released::InTime),
             Some(_) => Err(Error::plain(
                 ErrorKind::Unknown,
                 "the lock is no longer ours, but whether the release or the expiry ended that is unknown",
             )),
-            None => Ok(expired),
+            None => Ok(found),
         }
     }
 }
@@ -196,7 +186,7 @@ impl Janitor {
     }
 
     /// Releases in the caller's task, at most twice; then, and if the future is dropped, the janitor takes over.
-    pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Ending, Error> {
+    pub(crate) async fn finish(&self, job: Job, client: &Inner) -> Result<Released, Error> {
         let mut work = Work { janitor: self, job: Some(job) };
         client.ensure_running()?;
         let (mut attempt, mut earlier) = (1, None);
@@ -273,9 +263,9 @@ struct Work<'a> {
 
 enum Attempt {
     /// Nothing of the token is or can come to be in the store.
-    Settled(Result<Ending, Error>),
+    Settled(Result<Released, Error>),
     /// Done, but a claim may still arrive.
-    Again(Result<Ending, Error>, Instant),
+    Again(Result<Released, Error>, Instant),
     Failed(Error),
 }
 
@@ -300,12 +290,14 @@ impl Work<'_> {
             job.unanswered = job.unanswered.saturating_add(1);
         }
         match answer {
-            Ok(Freed { outcome, again_at: None }) => {
-                let ending = job.ending(outcome);
+            Ok(ReleaseReply { released, retry_at: None }) => {
+                let ending = job.ending(released);
                 self.done();
                 Attempt::Settled(ending)
             }
-            Ok(Freed { outcome, again_at: Some(at) }) => Attempt::Again(job.ending(outcome), at),
+            Ok(ReleaseReply { released, retry_at: Some(at) }) => {
+                Attempt::Again(job.ending(released), at)
+            }
             Err(error) => Attempt::Failed(error),
         }
     }
@@ -329,7 +321,7 @@ impl Work<'_> {
                             "release not confirmed; trying again"
                         );
                     }
-                    if Instant::now() >= job.hopeless_at || !(error.is_unavailable()) {
+                    if Instant::now() >= job.hopeless_at || !(error.is_store_failure()) {
                         tracing::warn!(
                             target: "lock_core", key = job.label, held = job.was_held, %error,
                             "release given up; its ttl frees the lock"

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 pub(crate) use self::home::AtHome;
 #[cfg(feature = "redis")]
 pub(crate) use self::home::home;
-pub(crate) use self::janitor::{Ending, Janitor, Job};
+pub(crate) use self::janitor::{Janitor, Job};
 pub(crate) use self::renewer::{Due, Renewer};
 use crate::error::{Error, ErrorKind};
 

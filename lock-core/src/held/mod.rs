@@ -19,9 +19,9 @@ use crate::lease::{Chain, LeaseState, lift_due, renewal_due};
 use crate::options::Terms;
 use crate::registry::{Address, Handed, Seat, Situation};
 use crate::scope::Place;
+use crate::store::Token;
 use crate::store::{Name, Release};
 use crate::time::Instant;
-use crate::token::Token;
 use crate::watch::Watchers;
 
 /// The shared record of one held lock.

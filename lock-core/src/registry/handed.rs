@@ -7,8 +7,8 @@ use super::{Seat, Situation, Wants};
 use crate::driver::Job;
 use crate::lease::{Chain, enough_to_hand_on};
 use crate::store::Release;
+use crate::store::Token;
 use crate::time::Instant;
-use crate::token::Token;
 
 /// A lease that its holder has ended while it was good. Whoever has it in hand enters it, passes it on or gives it back.
 #[derive(Clone, Copy, Debug)]

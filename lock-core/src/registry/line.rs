@@ -10,7 +10,7 @@ use super::handed::{Handed, Pledge};
 use super::queue::Queue;
 use super::{Address, NoSeat, Registry, Situation};
 use crate::driver::Janitor;
-use crate::store::{Name, Progress, RECENTLY};
+use crate::store::{Name, RECENTLY, WaitEvent};
 use crate::sync::{Mutex, MutexGuard};
 use crate::time::{Deadline, Instant};
 
@@ -202,10 +202,10 @@ impl Seat {
     }
 
     /// Passes on what a waiting claim reports.
-    pub(crate) fn report(&self, progress: Progress) {
+    pub(crate) fn report(&self, progress: WaitEvent) {
         self.set(match progress {
-            Progress::Busy(left) => Situation::Busy(left),
-            Progress::Failed(error) => Situation::Failed(error),
+            WaitEvent::Busy(left) => Situation::Busy(left),
+            WaitEvent::Failed(error) => Situation::Failed(error),
         });
     }
 

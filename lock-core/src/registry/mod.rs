@@ -308,7 +308,7 @@ mod tests {
         let Err(NoSeat::Taken(situation)) = enter(&registry, PATIENT, soon).await else {
             panic!("the seat is taken")
         };
-        assert!(Error::from(situation).is_unavailable());
+        assert!(Error::from(situation).is_store_failure());
     }
 
     #[tokio::test(start_paused = true)]

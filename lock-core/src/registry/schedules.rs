@@ -22,9 +22,9 @@ use super::{Address, Handed, NoSeat, Pledge, Registry, Seat, Situation, Stand, T
 use crate::Key;
 use crate::driver::Janitor;
 use crate::lease::Chain;
+use crate::store::Token;
 use crate::store::{MemoryStore, Name};
 use crate::time::{Deadline, Instant};
-use crate::token::Token;
 
 const TASKS: usize = 3;
 const TURNS: usize = 2;

@@ -8,15 +8,15 @@ pub struct Capabilities {
     pub fair: bool,
     /// Grants carry a number that grows.
     pub fencing: bool,
-    /// Locks outlive the process that holds the store.
-    pub shared: bool,
+    /// What a lock outlives.
+    pub survives: Survives,
 }
 
 impl Capabilities {
     /// A store that offers nothing beyond exclusion.
     #[must_use]
     pub const fn none() -> Self {
-        Self { fair: false, fencing: false, shared: false }
+        Self { fair: false, fencing: false, survives: Survives::Nothing }
     }
 
     /// With waiters served in the order in which they came.
@@ -33,10 +33,20 @@ impl Capabilities {
         self
     }
 
-    /// With locks that outlive the process.
+    /// With locks that outlive what `survives` names.
     #[must_use]
-    pub const fn with_shared(mut self) -> Self {
-        self.shared = true;
+    pub const fn with_survives(mut self, survives: Survives) -> Self {
+        self.survives = survives;
         self
     }
+}
+
+/// What a held lock outlives, from least to most.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[non_exhaustive]
+pub enum Survives {
+    /// Locks are gone with the process that keeps the store.
+    Nothing,
+    /// Locks outlive every client, and a restart of the server if the server keeps its data.
+    Restart,
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, Name, Progress, Refusal, Release, ReleaseOutcome,
-    Renewal, Renewed, Store, Waiting,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Name, Release,
+    ReleaseReply, Released, Renewal, Renewed, Store, WaitEvent,
 };
 use crate::error::Error;
+use crate::store::Token;
 use crate::time::{Instant, sleep_until, sleep_until_some};
-use crate::token::Token;
 
 /// A store within this process: the reference for all others, and the one for tests.
 ///
@@ -154,17 +154,21 @@ impl MemoryStore {
         turn
     }
 
-    async fn wait(&self, claim: &Claim, waiting: &Waiting<'_>) -> Result<Grant, Refusal> {
+    async fn wait(
+        &self,
+        claim: &Claim,
+        waiting: &AcquireContext<'_>,
+    ) -> Result<Grant, AcquireError> {
         let turn = self.queue(claim);
         let _place = Place { store: self, claim };
         loop {
             let over = waiting.is_over();
             let left = match self.ask(claim, !over) {
                 Ok(grant) => return Ok(grant),
-                Err(left) if over => return Err(Refusal::settled(Error::busy(left))),
+                Err(left) if over => return Err(AcquireError::definite(Error::busy(left))),
                 Err(left) => left,
             };
-            waiting.report(Progress::Busy(left));
+            waiting.report(WaitEvent::Busy(left));
             let expiry = Instant::now().saturating_add(left.max(SHORTEST_NAP));
             tokio::select! {
                 () = turn.notified() => {}
@@ -250,17 +254,17 @@ impl Lock {
 }
 
 impl Store for MemoryStore {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
-            self.ask(claim, false).map_err(|left| Refusal::settled(Error::busy(left)))
+            self.ask(claim, false).map_err(|left| AcquireError::definite(Error::busy(left)))
         })
     }
 
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
             match self.ask(claim, true) {
                 Ok(grant) => Ok(grant),
@@ -275,8 +279,8 @@ impl Store for MemoryStore {
         )
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
-        Box::pin(async move { Ok(Freed::settled(self.release_one(release))) })
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
+        Box::pin(async move { Ok(ReleaseReply::definite(self.release_one(release))) })
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -300,11 +304,11 @@ impl MemoryStore {
         }
     }
 
-    fn release_one(&self, release: &Release) -> ReleaseOutcome {
+    fn release_one(&self, release: &Release) -> Released {
         let now = Instant::now();
         let mut state = self.lock();
         let State { locks, fence, .. } = &mut *state;
-        let Some(lock) = locks.get_mut(&release.name) else { return ReleaseOutcome::Nobody };
+        let Some(lock) = locks.get_mut(&release.name) else { return Released::Expired };
         lock.expire(now);
         let outcome = match &mut lock.holder {
             Some(holder) if holder.token == release.token => {
@@ -316,10 +320,10 @@ impl MemoryStore {
                         _ => lock.hand_on(now, fence),
                     }
                 }
-                ReleaseOutcome::Ours
+                Released::InTime
             }
-            Some(_) => ReleaseOutcome::Other,
-            None => ReleaseOutcome::Nobody,
+            Some(_) => Released::TakenByOther,
+            None => Released::Expired,
         };
         if lock.is_idle() {
             locks.remove(&release.name);
@@ -358,7 +362,7 @@ mod tests {
 
     fn claim(key: &str, ttl: Duration) -> Claim {
         let name = Name::new("test", &Key::new(key).unwrap()).unwrap();
-        Claim::exclusive(name, Token::fresh().unwrap(), ttl)
+        Claim::new(name, Token::fresh().unwrap(), ttl)
     }
 
     #[test]
@@ -372,7 +376,7 @@ mod tests {
         let left = store.ask(&waiter, false).unwrap_err();
         assert!(left > Duration::ZERO);
         let release = Release::new(holder.name, holder.token, None);
-        assert_eq!(store.release_one(&release), ReleaseOutcome::Ours);
+        assert_eq!(store.release_one(&release), Released::InTime);
         assert!(store.lock().locks.is_empty(), "it went to one who is gone");
     }
 

@@ -13,33 +13,35 @@
 //!   one. A claim that finds its own token is granted again.
 //! - **Say what you know.** "Busy" only for a definite no; [`Error::unknown`] when the store may have acted;
 //!   [`Error::unavailable`] when it certainly did not. A name that holds something else than a lock is
-//!   [`Error::wrong_kind`] for a claim, and another owner for renewals and releases.
+//!   [`Error::wrong_type`] for a claim, and another owner for renewals and releases.
 //! - **Every future may be dropped.** The client then sends a release of the token;
-//!   [`Freed::again_at`] asks for another one while a claim may still be under way.
+//!   [`ReleaseReply::retry_at`] asks for another one while a claim may still be under way.
 //!
 //! With the feature `test-util`, `conformance_tests!` runs a suite for these rules on a store of yours.
 
 mod capability;
 mod memory;
-mod op;
 #[cfg(feature = "redis")]
 mod redis;
+mod request;
+mod token;
 
 use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::pin::Pin;
 
-pub use self::capability::Capabilities;
+pub use self::capability::{Capabilities, Survives};
 pub use self::memory::MemoryStore;
-pub(crate) use self::op::RECENTLY;
-pub use self::op::{
-    Claim, Freed, Grant, Mode, Name, Progress, Refusal, Release, ReleaseOutcome, Renewal, Renewed,
-    Waiting,
-};
 #[cfg(all(feature = "redis", feature = "test-util"))]
 pub use self::redis::{Connector, Reading, Socket, read_reply};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
+pub(crate) use self::request::RECENTLY;
+pub use self::request::{
+    AcquireContext, AcquireError, Claim, Grant, Name, Release, ReleaseReply, Released, Renewal,
+    Renewed, WaitEvent,
+};
+pub use self::token::Token;
 use crate::Error;
 
 /// What the methods of [`Store`] return: one box per network call is the price of `Arc<dyn Store>`.
@@ -50,7 +52,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// `Display` names the store in messages and must not show a password.
 pub trait Store: Debug + Display + Send + Sync + 'static {
     /// Asks once for the lock, without queueing: one round trip.
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>>;
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
     /// Asks for the lock and waits for it, in the store's own way, until `waiting.until()`.
     ///
@@ -58,13 +60,13 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     /// other tasks of this process wait behind the claim and must be told the truth when they give up.
     /// Failures that may pass are retried, with the same token, while there is time.
     ///
-    /// If it is dropped, or refused without being [settled](Refusal::settled), it may be called again with the same token, by
+    /// If it is dropped, or refused without being [definite](AcquireError::definite), it may be called again with the same token, by
     /// another task that wants the lock: a place in a queue is the token's.
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>>;
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
     /// Renews leases, each on its own: one that fails does not fail another. The answers stand in the order of the renewals.
     ///
@@ -78,7 +80,7 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     /// The client polls the future once, and may then claim the same name with another token without waiting for the answer. A
     /// store that sends commands in the order of first polls has the release in front; in any other order the rules hold all
     /// the same, only slower.
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>>;
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>>;
 
     /// What this store offers.
     fn capabilities(&self) -> Capabilities;
@@ -86,15 +88,15 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
 
 /// A store that is shared is a store.
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         (**self).try_acquire(claim)
     }
 
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         (**self).acquire(claim, waiting)
     }
 
@@ -102,7 +104,7 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
         (**self).renew(renewals)
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         (**self).release(release)
     }
 

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::store::{
-    Capabilities, Claim, Name, Progress, Release, ReleaseOutcome, Renewal, Renewed, Store, Waiting,
+    AcquireContext, Capabilities, Claim, Name, Release, Released, Renewal, Renewed, Store, Token,
+    WaitEvent,
 };
 use crate::time::Instant;
-use crate::{Key, LockClient, Token};
+use crate::{Key, LockClient};
 
 /// Makes one test of each function of [`testing::conformance`](crate::testing::conformance).
 ///
@@ -81,7 +82,7 @@ fn token() -> Token {
 }
 
 fn claim(name: &Name, ttl: Duration) -> Claim {
-    Claim::exclusive(name.clone(), token(), ttl)
+    Claim::new(name.clone(), token(), ttl)
 }
 
 fn release(claim: &Claim) -> Release {
@@ -105,13 +106,13 @@ async fn granted(store: &AnyStore, claim: &Claim) -> u64 {
 async fn busy(store: &AnyStore, claim: &Claim) {
     let refusal = store.try_acquire(claim).await.expect_err("the lock is taken");
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
-    assert!(refusal.settled, "a claim that was refused for certain holds nothing");
+    assert!(refusal.definite, "a claim that was refused for certain holds nothing");
 }
 
-async fn released(store: &AnyStore, release: &Release, outcome: ReleaseOutcome) {
-    let freed = store.release(release).await.expect("the store answers");
-    assert_eq!(freed.outcome, outcome);
-    assert!(freed.again_at.is_none(), "all claims of the token were answered");
+async fn released(store: &AnyStore, release: &Release, expected: Released) {
+    let reply = store.release(release).await.expect("the store answers");
+    assert_eq!(reply.released, expected);
+    assert!(reply.retry_at.is_none(), "all claims of the token were answered");
 }
 
 async fn renewed(store: &AnyStore, renewal: &Renewal) -> Renewed {
@@ -139,22 +140,22 @@ pub async fn a_free_lock_is_granted_and_excludes(store: AnyStore) {
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     granted(&store, &one).await;
     busy(&store, &two).await;
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), Released::InTime).await;
     granted(&store, &two).await;
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&two), Released::InTime).await;
 }
 
 /// A claim that is delivered twice does not wait for itself, and does not shorten the lease.
 pub async fn a_claim_of_the_holder_is_granted_again_and_lengthens(store: AnyStore) {
     let name = name();
     let long = claim(&name, TTL);
-    let short = Claim::exclusive(name.clone(), long.token, SHORT_TTL);
+    let short = Claim::new(name.clone(), long.token, SHORT_TTL);
     granted(&store, &short).await;
     granted(&store, &long).await;
     granted(&store, &short).await;
     tokio::time::sleep(SHORT_TTL * 2).await;
     busy(&store, &claim(&name, TTL)).await;
-    released(&store, &release(&long), ReleaseOutcome::Ours).await;
+    released(&store, &release(&long), Released::InTime).await;
 }
 
 /// A release frees the lock; when it is repeated it finds nobody, and harms nobody.
@@ -162,23 +163,23 @@ pub async fn a_release_frees_and_a_repeat_finds_nobody(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     granted(&store, &one).await;
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
-    released(&store, &release(&one), ReleaseOutcome::Nobody).await;
+    released(&store, &release(&one), Released::InTime).await;
+    released(&store, &release(&one), Released::Expired).await;
     granted(&store, &two).await;
-    released(&store, &release(&one), ReleaseOutcome::Other).await;
+    released(&store, &release(&one), Released::TakenByOther).await;
     busy(&store, &claim(&name, TTL)).await;
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&two), Released::InTime).await;
 }
 
 /// A token that does not hold the lock cannot release it.
 pub async fn only_the_holder_releases(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
-    released(&store, &release(&one), ReleaseOutcome::Nobody).await;
+    released(&store, &release(&one), Released::Expired).await;
     granted(&store, &one).await;
-    released(&store, &release(&two), ReleaseOutcome::Other).await;
+    released(&store, &release(&two), Released::TakenByOther).await;
     assert!(matches!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Kept { .. }));
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), Released::InTime).await;
 }
 
 /// A renewal of a token that does not hold the lock changes nothing.
@@ -188,10 +189,10 @@ pub async fn a_renewal_never_creates_or_steals(store: AnyStore) {
     assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Nobody);
     granted(&store, &two).await;
     assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&two), Released::InTime).await;
     assert_eq!(renewed(&store, &renewal(&two, TTL)).await, Renewed::Nobody);
     granted(&store, &one).await;
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), Released::InTime).await;
 }
 
 /// A shorter renewal after a longer one leaves the longer expiry in place.
@@ -207,7 +208,7 @@ pub async fn a_renewal_never_shortens(store: AnyStore) {
     assert!(matches!(renewed(&store, &renewal(&one, SHORT_TTL)).await, Renewed::Kept { .. }));
     tokio::time::sleep(SHORT_TTL * 2).await;
     busy(&store, &claim(&name, TTL)).await;
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), Released::InTime).await;
 }
 
 /// A lease that nobody renews ends, not before its ttl and soon after.
@@ -222,8 +223,8 @@ pub async fn a_lease_that_ended_is_granted_to_another(store: AnyStore) {
     assert!(at.saturating_since(sent) >= allowed);
     assert!(second > first || !store.capabilities().fencing);
     assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
-    released(&store, &release(&one), ReleaseOutcome::Other).await;
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), Released::TakenByOther).await;
+    released(&store, &release(&two), Released::InTime).await;
 }
 
 /// Each grant has a larger number than all that were complete before it, on whatever name.
@@ -239,7 +240,7 @@ pub async fn fencing_numbers_grow(store: AnyStore) {
         assert!(fence > last, "{fence} after {last}");
         assert!(fence < 1 << 53, "room for hand-offs, and exact in a double");
         last = fence;
-        released(&store, &release(&claim), ReleaseOutcome::Ours).await;
+        released(&store, &release(&claim), Released::InTime).await;
     }
 }
 
@@ -248,9 +249,9 @@ pub async fn names_are_independent(store: AnyStore) {
     let (one, two) = (claim(&name(), TTL), claim(&name(), TTL));
     granted(&store, &one).await;
     granted(&store, &two).await;
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    released(&store, &release(&one), Released::InTime).await;
     busy(&store, &claim(&two.name, TTL)).await;
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&two), Released::InTime).await;
 }
 
 /// A release with a hold keeps the name taken until the hold ends. Meanwhile the token is worth nothing.
@@ -260,16 +261,16 @@ pub async fn a_held_name_stays_taken_until_its_hold_ends(store: AnyStore) {
     granted(&store, &one).await;
     let until = Instant::now().saturating_add(SHORT_TTL * 2);
     let hold = Release::new(name.clone(), one.token, Some(until));
-    released(&store, &hold, ReleaseOutcome::Ours).await;
+    released(&store, &hold, Released::InTime).await;
     // Late messages of the token neither revive nor end it.
     assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
     busy(&store, &one).await;
-    released(&store, &hold, ReleaseOutcome::Ours).await;
+    released(&store, &hold, Released::InTime).await;
     busy(&store, &two).await;
     let (_, at) = granted_at_last(&store, &two).await;
     assert!(at.saturating_add(Duration::from_millis(10)) >= until, "the hold ended early");
     assert!(at.saturating_since(until) < PATIENCE / 2, "the hold was lengthened");
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&two), Released::InTime).await;
 }
 
 /// A claim that waits says "busy" when its time is over, and not before.
@@ -280,17 +281,17 @@ pub async fn a_wait_ends_in_busy_at_its_time(store: AnyStore) {
     let until = Instant::now().saturating_add(SHORT_TTL);
     let reports = Mutex::new(Vec::new());
     let listener = |progress| reports.lock().expect("no panic").push(progress);
-    let waiting = Waiting::new(Some(until), &listener);
+    let waiting = AcquireContext::new(Some(until), &listener);
     let refusal = store.acquire(&two, &waiting).await.expect_err("the lock is taken");
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
     assert!(Instant::now() >= until);
-    if !refusal.settled {
+    if !refusal.definite {
         // It may still stand in a line, until the client gives the token up.
-        released(&store, &release(&two), ReleaseOutcome::Other).await;
+        released(&store, &release(&two), Released::TakenByOther).await;
     }
     let reports = reports.into_inner().expect("no panic");
-    assert!(matches!(reports.first(), Some(Progress::Busy(_))), "{reports:?}");
-    released(&store, &release(&one), ReleaseOutcome::Ours).await;
+    assert!(matches!(reports.first(), Some(WaitEvent::Busy(_))), "{reports:?}");
+    released(&store, &release(&one), Released::InTime).await;
 }
 
 /// A claim that waits is granted when the holder releases.
@@ -300,16 +301,19 @@ pub async fn a_waiter_gets_the_released_lock(store: AnyStore) {
     let first = granted(&store, &one).await;
     let until = Instant::now().saturating_add(PATIENCE);
     let wait = async {
-        store.acquire(&two, &Waiting::new(Some(until), &|_| {})).await.expect("granted in time")
+        store
+            .acquire(&two, &AcquireContext::new(Some(until), &|_| {}))
+            .await
+            .expect("granted in time")
     };
     let free = async {
         tokio::time::sleep(SHORT_TTL).await;
-        released(&store, &release(&one), ReleaseOutcome::Ours).await;
+        released(&store, &release(&one), Released::InTime).await;
     };
     let (grant, ()) = tokio::join!(wait, free);
     assert!(grant.fence > first || !store.capabilities().fencing);
     busy(&store, &claim(&name, TTL)).await;
-    released(&store, &release(&two), ReleaseOutcome::Ours).await;
+    released(&store, &release(&two), Released::InTime).await;
 }
 
 /// A wait that is dropped, at whatever moment, holds nothing once its token is released.
@@ -320,7 +324,7 @@ pub async fn a_dropped_wait_leaves_nothing(store: AnyStore) {
         granted(&store, &one).await;
         let until = Instant::now().saturating_add(PATIENCE);
         let listener = |_| {};
-        let waiting = Waiting::new(Some(until), &listener);
+        let waiting = AcquireContext::new(Some(until), &listener);
         let dropped =
             tokio::time::timeout(Duration::from_millis(moment), store.acquire(&two, &waiting));
         let free = async {
@@ -330,13 +334,13 @@ pub async fn a_dropped_wait_leaves_nothing(store: AnyStore) {
         // Granted or dropped: either may come first.
         drop(tokio::join!(dropped, free));
         loop {
-            let freed = store.release(&release(&two)).await.expect("the store answers");
-            let Some(again) = freed.again_at else { break };
+            let reply = store.release(&release(&two)).await.expect("the store answers");
+            let Some(again) = reply.retry_at else { break };
             crate::time::sleep_until(again).await;
         }
         let next = claim(&name, TTL);
         granted(&store, &next).await;
-        released(&store, &release(&next), ReleaseOutcome::Ours).await;
+        released(&store, &release(&next), Released::InTime).await;
     }
 }
 
@@ -352,15 +356,15 @@ pub async fn waiters_are_served_in_order(store: AnyStore) {
         let (store, order, claim) = (&store, &order, claim(&name, TTL));
         async move {
             tokio::time::sleep(Duration::from_millis(50) * u32::try_from(turn).unwrap_or(0)).await;
-            let waiting = Waiting::new(Some(until), &|_| {});
+            let waiting = AcquireContext::new(Some(until), &|_| {});
             store.acquire(&claim, &waiting).await.expect("granted in time");
             order.lock().expect("no panic").push(turn);
-            released(store, &release(&claim), ReleaseOutcome::Ours).await;
+            released(store, &release(&claim), Released::InTime).await;
         }
     });
     let free = async {
         tokio::time::sleep(Duration::from_millis(600)).await;
-        released(&store, &release(&first), ReleaseOutcome::Ours).await;
+        released(&store, &release(&first), Released::InTime).await;
     };
     tokio::join!(futures_util::future::join_all(waiters), free);
     assert_eq!(order.into_inner().expect("no panic"), (0..10).collect::<Vec<_>>());
@@ -398,7 +402,7 @@ pub async fn one_holder_at_a_time_and_no_update_is_lost(store: AnyStore) {
     futures_util::future::join_all(tasks).await;
     assert_eq!(*value.lock().expect("no panic"), 20);
     for client in &clients {
-        super::settled(client).await;
-        assert!(super::Vitals::of(client).is_idle());
+        super::wait_idle(client).await;
+        assert!(super::ClientStats::of(client).is_idle());
     }
 }

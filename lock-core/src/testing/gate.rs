@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::store::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, Refusal, Release, Renewal, Renewed, Store,
-    Waiting,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Release, ReleaseReply,
+    Renewal, Renewed, Store,
 };
 
 /// What happens to one call.
@@ -54,7 +54,7 @@ pub struct Gates {
 /// let client = LockClient::builder(store.clone()).build()?;
 /// store.set(|gates| gates.acquire = Gate::Refused);
 /// let error = client.mutex("k").without_wait().lock().await.unwrap_err();
-/// assert!(error.is_unavailable() && !error.is_busy());
+/// assert!(error.is_store_failure() && !error.is_busy());
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -136,12 +136,12 @@ impl fmt::Display for Shut {
 impl std::error::Error for Shut {}
 
 impl<S: Store> Store for GatedStore<S> {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
             match pass(self.gates().acquire, self.inner.try_acquire(claim)).await {
                 Ok(answer) => answer,
-                Err(error) if error.is_unknown() => Err(Refusal::unsettled(error)),
-                Err(error) => Err(Refusal::settled(error)),
+                Err(error) if error.is_unknown() => Err(AcquireError::in_doubt(error)),
+                Err(error) => Err(AcquireError::definite(error)),
             }
         })
     }
@@ -149,13 +149,13 @@ impl<S: Store> Store for GatedStore<S> {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
             match pass(self.gates().acquire, self.inner.acquire(claim, waiting)).await {
                 Ok(answer) => answer,
-                Err(error) if error.is_unknown() => Err(Refusal::unsettled(error)),
-                Err(error) => Err(Refusal::settled(error)),
+                Err(error) if error.is_unknown() => Err(AcquireError::in_doubt(error)),
+                Err(error) => Err(AcquireError::definite(error)),
             }
         })
     }
@@ -169,7 +169,7 @@ impl<S: Store> Store for GatedStore<S> {
         })
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         let refused = self.refuse_release.swap(false, Ordering::AcqRel);
         let gate = if refused { Gate::Refused } else { self.gates().release };
         Box::pin(async move { pass(gate, self.inner.release(release)).await? })

@@ -14,7 +14,7 @@ use crate::held::Lease;
 /// What a client has in hand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct Vitals {
+pub struct ClientStats {
     /// Keys that this process holds or waits for.
     pub keys: usize,
     /// Leases whose guards are alive, and acquisitions under way.
@@ -23,7 +23,7 @@ pub struct Vitals {
     pub pending: usize,
 }
 
-impl Vitals {
+impl ClientStats {
     /// Counts what `client` has in hand.
     #[must_use]
     pub fn of(client: &LockClient) -> Self {
@@ -43,7 +43,7 @@ impl Vitals {
 }
 
 /// Waits until `client` has settled everything that it gave up.
-pub async fn settled(client: &LockClient) {
+pub async fn wait_idle(client: &LockClient) {
     client.0.janitor.emptied().await;
 }
 

@@ -31,7 +31,7 @@ impl Drop for Seeded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Token;
+    use crate::store::Token;
 
     #[test]
     fn a_seed_repeats_itself_and_ends() {

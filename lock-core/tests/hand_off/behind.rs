@@ -1,8 +1,8 @@
 //! A lock that goes back to the store: this process claims it right behind the release.
 
 use lock_core::store::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, Refusal, Release, Renewal, Renewed, Store,
-    Waiting,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Release, ReleaseReply,
+    Renewal, Renewed, Store,
 };
 
 use super::*;
@@ -31,15 +31,15 @@ impl Recorder {
 }
 
 impl Store for Recorder {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         self.note("claim", self.inner.try_acquire(claim))
     }
 
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         let call = if claim.fencing { "claim" } else { "plain claim" };
         self.note(
             call,
@@ -55,7 +55,7 @@ impl Store for Recorder {
         self.note("renewal", self.inner.renew(renewals))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         self.note("release", self.inner.release(release))
     }
 
@@ -99,7 +99,7 @@ async fn the_next_claim_goes_behind_the_release_and_not_behind_its_answer() {
         // Both have been sent long before the first is answered.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(*recorder.calls.lock().unwrap(), ["claim", "release", "claim"]);
-        assert_eq!(Vitals::of(&client).pending, 1);
+        assert_eq!(ClientStats::of(&client).pending, 1);
         let guard = next.await.unwrap().unwrap();
         assert_eq!(start.elapsed(), Duration::from_secs(1));
         store.set(|gates| gates.release = Gate::Open);
@@ -168,9 +168,9 @@ async fn a_mutex_without_fencing_asks_for_no_number() {
     let (recorder, client) = recorded(&store);
     let plain = client.mutex("k").without_fencing();
     drop(plain.lock().await.unwrap());
-    settled(&client).await;
+    wait_idle(&client).await;
     drop(plain.with_fencing().lock().await.unwrap());
-    settled(&client).await;
+    wait_idle(&client).await;
     assert_eq!(*recorder.calls.lock().unwrap(), ["plain claim", "release", "claim", "release"]);
     nothing_is_left(&store, &client).await;
 }

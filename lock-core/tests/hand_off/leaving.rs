@@ -54,7 +54,7 @@ async fn one_who_leaves_with_the_lock_in_hand_passes_it_on() {
     // The first has it, then the second, then the third; all of them at once for the store.
     for leaver in leavers {
         drop(leaver);
-        assert_eq!(Vitals::of(&client).pending, 0);
+        assert_eq!(ClientStats::of(&client).pending, 0);
     }
     let guard = handed(&mut last);
     // Those who never entered have used up no number.
@@ -63,7 +63,7 @@ async fn one_who_leaves_with_the_lock_in_hand_passes_it_on() {
     let next = waiter(&client, LockOptions::new()).await;
     drop(guard);
     drop(next);
-    assert_eq!(Vitals::of(&client).pending, 1, "with nobody there it goes back");
+    assert_eq!(ClientStats::of(&client).pending, 1, "with nobody there it goes back");
     nothing_is_left(&store, &client).await;
 }
 
@@ -83,7 +83,7 @@ async fn draining_in_the_middle_of_a_hand_off_loses_nothing() {
             assert!(poll!(&mut drain).is_pending());
         }
         for lock in [&mut next, &mut behind] {
-            let vitals = Vitals::of(&client);
+            let vitals = ClientStats::of(&client);
             assert!(vitals.held + vitals.pending > 0, "{vitals:?}");
             let error = lock.now_or_never().expect("told at once").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Draining);
@@ -113,7 +113,7 @@ async fn draining_ends_a_claim_that_waits_in_the_store_and_is_over_with_the_last
     assert!(drain.await.unwrap().is_clean());
     assert_eq!(start.elapsed(), Duration::from_secs(1));
     drop(theirs);
-    settled(&two).await;
+    wait_idle(&two).await;
     nothing_is_left(&store, &one).await;
 }
 
@@ -197,9 +197,9 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
         for task in waiting {
             tokio::time::timeout(Duration::from_secs(60), task).await.expect("woken").unwrap();
         }
-        settled(&other).await;
+        wait_idle(&other).await;
         nothing_is_left(&store, &client).await;
-        assert!(Vitals::of(&other).is_idle());
+        assert!(ClientStats::of(&other).is_idle());
     }
     assert!(left > 1_000 && handed_on > 100, "{left} left, {handed_on} were handed the lock");
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, poll};
 use lock_core::store::MemoryStore;
-use lock_core::testing::{Gate, GatedStore, Vitals, settled};
+use lock_core::testing::{ClientStats, Gate, GatedStore, wait_idle};
 use lock_core::{
     Error, ErrorKind, FencingToken, LockClient, LockOptions, LostReason, MutexGuard, Released,
 };
@@ -69,8 +69,8 @@ fn lost(error: &Error) -> LostReason {
 
 async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient) {
     let bound = Duration::from_secs(60);
-    tokio::time::timeout(bound, settled(client)).await.expect("the janitor finishes");
-    assert!(Vitals::of(client).is_idle(), "{:?}", Vitals::of(client));
+    tokio::time::timeout(bound, wait_idle(client)).await.expect("the janitor finishes");
+    assert!(ClientStats::of(client).is_idle(), "{:?}", ClientStats::of(client));
     assert!(store.get_ref().is_empty(), "a lock is left in the store");
 }
 
@@ -179,7 +179,7 @@ async fn when_its_time_is_over_another_process_has_its_turn() {
         if !shared {
             drop(third.await.unwrap());
         }
-        settled(&two).await;
+        wait_idle(&two).await;
         nothing_is_left(&store, &one).await;
     }
 }
@@ -212,7 +212,7 @@ async fn two_processes_take_turns_in_blocks() {
     let blocks: Vec<_> = order.chunk_by(|before, after| before.0 == after.0).collect();
     assert_eq!(blocks.len(), 8, "four turns each");
     assert!(blocks.iter().all(|block| block.len() == 64));
-    settled(&two).await;
+    wait_idle(&two).await;
     nothing_is_left(&store, &one).await;
 }
 
@@ -230,7 +230,7 @@ async fn clients_on_one_store_share_nothing() {
     let second = parts(theirs.fencing_token());
     assert!(second.0 > first.0 && second.1 == 0, "granted by the store");
     drop(theirs);
-    settled(&two).await;
+    wait_idle(&two).await;
     nothing_is_left(&store, &one).await;
 }
 

@@ -129,7 +129,7 @@ async fn hand_offs_at_the_same_ttl_cost_no_renewal() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(store.renewals(), 0);
         drop(guard);
-        settled(&client).await;
+        wait_idle(&client).await;
     }
     nothing_is_left(&store, &client).await;
 }

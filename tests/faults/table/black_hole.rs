@@ -37,7 +37,7 @@ async fn trials_at_once(experiment: &mut Experiment) {
         tokio::time::sleep(ms(1_600) / TRIALS as u32 * trial as u32).await;
         let client = client_with(&proxy.url(), defaults).await;
         let guard = client.mutex(format!("k{trial}")).lock().await.unwrap();
-        guard.bind(tokio::time::sleep(ms(1_700) + TTL * 3 / 2)).await.unwrap();
+        guard.run_until_lost(tokio::time::sleep(ms(1_700) + TTL * 3 / 2)).await.unwrap();
         guard.release().await.unwrap();
     };
     let swallow = async {
@@ -95,7 +95,7 @@ async fn a_black_hole_is_left_within_two_seconds() {
         experiment.saw("unknown outcomes", unknown);
         experiment.saw("connections replaced", proxy.connections() - before);
     }
-    lock_core::testing::settled(&client).await;
+    lock_core::testing::wait_idle(&client).await;
     eventually("one connection is left", ms(10_000), || server.clients() == 1).await;
     assert!(server.remains().is_empty());
     experiment.finish();

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use lock_core::testing::{Vitals, settled};
+use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions, Released};
 use lock_tests::{
     Experiment, Gate, Proxy, RedisServer, Rule, client, dose, eventually, ms, within,
@@ -209,7 +209,7 @@ impl Bench {
                 assert!(found.is_unknown() && begun.elapsed() < LONGEST, "it is taken: {found}");
             };
             join_all(keys.iter().map(look)).await;
-            settled(&client).await;
+            wait_idle(&client).await;
         }
 
         let gate = Gate::new();
@@ -283,8 +283,8 @@ impl Bench {
         for key in keys {
             self.works(&client, key).await;
         }
-        within("all is settled", ms(10_000), settled(&client)).await;
-        assert!(Vitals::of(&client).is_idle(), "{:?}", Vitals::of(&client));
+        within("all is settled", ms(10_000), wait_idle(&client)).await;
+        assert!(ClientStats::of(&client).is_idle(), "{:?}", ClientStats::of(&client));
         for key in keys {
             let names = ["lock:", "lock:{0}:q:", "lock:{0}:a:"].map(|kind| format!("{kind}{key}"));
             let there = || self.server.cli::<u64>(&format!("EXISTS {}", names.join(" ")));

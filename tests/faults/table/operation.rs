@@ -42,7 +42,7 @@ pub(super) enum End {
     Unknown,
     /// That, because the store had not ended the wait in time.
     Late,
-    WrongKind,
+    NotALock,
     Lost(LostReason),
     NotInTime(Released),
     Other(ErrorKind),
@@ -138,7 +138,10 @@ impl Operation {
             Self::Renew => {
                 let keep = async |guard: MutexGuard| {
                     // Well beyond the end that it has by now.
-                    match guard.bind(tokio::time::sleep(short_ttl(keys.len()) * 3 / 2)).await {
+                    match guard
+                        .run_until_lost(tokio::time::sleep(short_ttl(keys.len()) * 3 / 2))
+                        .await
+                    {
                         Ok(()) => End::Done,
                         Err(error) => End::of(&error),
                     }
@@ -172,7 +175,7 @@ impl Operation {
             Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, NoSuchUser, Nonsense, NotNow,
             Silence, UnknownScript, Vague, WrongType,
         };
-        use End::{Done, Lost, NotInTime, Unavailable, Unknown, WrongKind};
+        use End::{Done, Lost, NotALock, NotInTime, Unavailable, Unknown};
         use LostReason::{Expired, TakenByOther};
         use Operation::{
             AskTime, CheckClaim, CheckInfo, CheckRelease, CheckRenewal, Extend, Greet, Lock, Queue,
@@ -204,7 +207,7 @@ impl Operation {
             (TryLock, Break | UnknownScript, Once) => &[Done],
             (TryLock, Silence | Garbage | Vague, _) | (TryLock, Break, Always) => &[Unknown],
             (TryLock, NotNow | Forbidden | NoSuchUser | UnknownScript, _) => &[Unavailable],
-            (TryLock | Lock | Queue, WrongType, _) => &[WrongKind],
+            (TryLock | Lock | Queue, WrongType, _) => &[NotALock],
 
             // Claims until the wait is over, unless that is of no use.
             (Lock | Queue, Forbidden | NoSuchUser, _) => &[Unavailable],
@@ -246,7 +249,7 @@ impl Operation {
             // One attempt for each.
             (CheckInfo, Forbidden | Garbage, _) => &[Done],
             (CheckClaim | CheckRenewal | CheckRelease, UnknownScript, Once) => &[Done],
-            (CheckClaim | CheckRenewal | CheckRelease | CheckInfo, WrongType, _) => &[WrongKind],
+            (CheckClaim | CheckRenewal | CheckRelease | CheckInfo, WrongType, _) => &[NotALock],
             (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Silence | Break, _) => {
                 &[Unknown]
             }
@@ -277,14 +280,14 @@ impl End {
             ErrorKind::Busy { .. } => Self::Busy,
             ErrorKind::Unavailable => Self::Unavailable,
             ErrorKind::Unknown => Self::Unknown,
-            ErrorKind::WrongKind => Self::WrongKind,
+            ErrorKind::WrongType => Self::NotALock,
             ErrorKind::Lost { reason, .. } => Self::Lost(reason),
             other => Self::Other(other),
         };
         assert_eq!(error.is_busy(), end == Self::Busy, "{error:?}");
         assert_eq!(error.is_unknown(), end == Self::Unknown, "{error:?}");
         let unavailable = matches!(end, Self::Unavailable | Self::Unknown);
-        assert_eq!(error.is_unavailable(), unavailable, "{error:?}");
+        assert_eq!(error.is_store_failure(), unavailable, "{error:?}");
         let lost = matches!(end, Self::Lost(_));
         assert_eq!(error.is_lost(), lost, "{error:?}");
         assert_eq!(error.is_retryable(), unavailable || lost || end == Self::Busy, "{error:?}");

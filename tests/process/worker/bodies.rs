@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use lock_core::testing::settled;
+use lock_core::testing::wait_idle;
 use lock_core::{Error, Lease, LockClient, distributed_lock};
 use lock_tower::LockLayer;
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -62,7 +62,7 @@ impl Body {
             "bind" => {
                 let Ok(guard) = client.mutex(key).lock().await else { return false };
                 let lease = guard.lease();
-                guard.bind(self.steps(&lease)).await
+                guard.run_until_lost(self.steps(&lease)).await
             }
             "macro" => locked(client, number, self).await,
             "layer" => return self.request(client, key).await,
@@ -140,7 +140,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
                 body.abort();
             }
         }
-        settled(client).await;
+        wait_idle(client).await;
         let lost = ways.iter().zip(lost).map(|(way, lost)| format!("{way}={lost} "));
         let lost: String = lost.collect();
         let (steps, late) = (all.steps.load(Ordering::Relaxed), all.late.load(Ordering::Relaxed));

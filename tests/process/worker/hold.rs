@@ -18,7 +18,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
     say(&format!("held fence={}", guard.fencing_token()));
     let (steps, polls) = (AtomicU64::new(0), Polls::default());
     polls.begin(&guard);
-    let work = polls.of(guard.bind(async {
+    let work = polls.of(guard.run_until_lost(async {
         loop {
             let _late = polls.polled();
             steps.fetch_add(1, Ordering::Relaxed);

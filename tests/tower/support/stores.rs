@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_core::store::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, MemoryStore, RedisStore, Refusal, Release,
-    Renewal, Renewed, Store, Waiting,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, MemoryStore, RedisStore,
+    Release, ReleaseReply, Renewal, Renewed, Store,
 };
 use lock_core::{Error, LockClient, LockOptions};
 use lock_tests::RedisServer;
@@ -89,7 +89,7 @@ impl fmt::Display for CountingStore {
 }
 
 impl Store for CountingStore {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         self.claims.fetch_add(1, Ordering::SeqCst);
         self.store.try_acquire(claim)
     }
@@ -97,8 +97,8 @@ impl Store for CountingStore {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         self.claims.fetch_add(1, Ordering::SeqCst);
         self.store.acquire(claim, waiting)
     }
@@ -107,7 +107,7 @@ impl Store for CountingStore {
         self.store.renew(renewals)
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         self.store.release(release)
     }
 
@@ -148,10 +148,10 @@ impl fmt::Display for BrokenStore {
 }
 
 impl Store for BrokenStore {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         match self {
             Self::Down | Self::Silent => {
-                Box::pin(std::future::ready(Err(Refusal::settled(self.error()))))
+                Box::pin(std::future::ready(Err(AcquireError::definite(self.error()))))
             }
             Self::DownAtRelease(store) => store.try_acquire(claim),
         }
@@ -160,11 +160,11 @@ impl Store for BrokenStore {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         match self {
             Self::Down | Self::Silent => {
-                Box::pin(std::future::ready(Err(Refusal::settled(self.error()))))
+                Box::pin(std::future::ready(Err(AcquireError::definite(self.error()))))
             }
             Self::DownAtRelease(store) => store.acquire(claim, waiting),
         }
@@ -174,7 +174,7 @@ impl Store for BrokenStore {
         Box::pin(std::future::ready(renewals.iter().map(|_| Err(self.error())).collect()))
     }
 
-    fn release<'a>(&'a self, _: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, _: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         Box::pin(std::future::ready(Err(self.error())))
     }
 

@@ -8,8 +8,8 @@ use redis::{Cmd, Value};
 use super::error::Fault;
 use super::keys;
 use super::scripts::{ACQUIRE, RELEASE, RENEW, Script};
-use crate::store::{Name, ReleaseOutcome};
-use crate::token::Token;
+use crate::store::Token;
+use crate::store::{Name, Released};
 
 /// One thing that a script is asked. A call may carry many of a kind.
 #[derive(Clone, Debug)]
@@ -263,11 +263,11 @@ pub(super) fn claimed(Answer { us, value }: &Answer) -> Result<Claimed, Fault> {
 }
 
 /// Reads the answer to a release: what it found, and the server's time unless the lock was ours until now.
-pub(super) fn released(answer: &Answer) -> Result<(ReleaseOutcome, Option<u64>), Fault> {
+pub(super) fn released(answer: &Answer) -> Result<(Released, Option<u64>), Fault> {
     let outcome = match answer.value {
-        Value::Int(1 | 3) => ReleaseOutcome::Ours,
-        Value::Int(0) => ReleaseOutcome::Nobody,
-        Value::Int(2) => ReleaseOutcome::Other,
+        Value::Int(1 | 3) => Released::InTime,
+        Value::Int(0) => Released::Expired,
+        Value::Int(2) => Released::TakenByOther,
         _ => return Err(Fault::Garbled),
     };
     Ok((outcome, (answer.us > 0).then_some(answer.us)))

@@ -9,7 +9,7 @@ use super::keys;
 use crate::driver::home;
 use crate::error::{Error, ErrorKind};
 use crate::store::Name;
-use crate::token::Token;
+use crate::store::Token;
 
 /// The namespace of the locks that are tried: no user can choose it.
 const CHECK: &str = "lock:{0}:check";

@@ -214,7 +214,7 @@ impl Error {
         let what = match code(&error) {
             Some("WRONGTYPE") => {
                 let error = redis::make_extension_error("WRONGTYPE".into(), Some(FOREIGN.into()));
-                return Self::wrong_kind(error);
+                return Self::wrong_type(error);
             }
             Some("LOCK") => "the grant could not be numbered: look at the fence counter",
             Some("NOPERM") => {
@@ -284,7 +284,7 @@ mod tests {
             ("MOVED", "3999 127.0.0.1:1"),
         ] {
             let error = Error::from(refused(code, detail));
-            assert!(error.is_unavailable() && !error.is_unknown(), "{code} {detail}");
+            assert!(error.is_store_failure() && !error.is_unknown(), "{code} {detail}");
         }
     }
 
@@ -292,7 +292,7 @@ mod tests {
     fn what_the_last_attempt_did_says_nothing_of_an_earlier_one() {
         let silent = Error::from(Fault::silent("redis"));
         let loading = || refused("LOADING", "");
-        assert!(Error::from(loading()).is_unavailable() && !Error::from(loading()).is_unknown());
+        assert!(Error::from(loading()).is_store_failure() && !Error::from(loading()).is_unknown());
         let after = Error::from(loading()).after(&silent);
         assert!(after.is_unknown(), "{after:?}");
         // It still says why.
@@ -304,7 +304,7 @@ mod tests {
         );
         assert!(!Error::from(loading()).after(&Error::from(loading())).is_unknown());
         let taken = Error::from(refused("WRONGTYPE", ""));
-        assert_eq!(taken.after(&silent).kind(), crate::ErrorKind::WrongKind);
+        assert_eq!(taken.after(&silent).kind(), crate::ErrorKind::WrongType);
     }
 
     #[test]

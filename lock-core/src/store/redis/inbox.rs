@@ -22,8 +22,8 @@ use super::keys;
 use super::waiter::Message;
 use crate::driver::home;
 use crate::error::{Error, ErrorKind};
+use crate::store::Token;
 use crate::time::{Instant, Late, timeout_at};
-use crate::token::Token;
 
 /// The inbox of a store.
 pub(super) struct Inbox {

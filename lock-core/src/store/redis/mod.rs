@@ -35,13 +35,13 @@ use self::error::Fault;
 #[cfg(feature = "test-util")]
 pub use self::reading::{Reading, read_reply};
 use super::{
-    BoxFuture, Capabilities, Claim, Freed, Grant, Refusal, Release, ReleaseOutcome, Renewal,
-    Renewed, Store, Waiting,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Release, ReleaseReply,
+    Released, Renewal, Renewed, Store, Survives,
 };
 use crate::error::{Error, ErrorKind};
 use crate::random;
+use crate::store::Token;
 use crate::time::Instant;
-use crate::token::Token;
 
 /// Leases on one Redis server: tested on 7.0, and in need of 6.2.
 ///
@@ -219,7 +219,7 @@ impl RedisStore {
     }
 
     /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
-    async fn claim_now(&self, claim: &Claim) -> Result<Grant, Refusal> {
+    async fn claim_now(&self, claim: &Claim) -> Result<Grant, AcquireError> {
         let until = Some(self.connection.one_call());
         for _ in 0..2 {
             let sent = Instant::now();
@@ -240,7 +240,7 @@ impl RedisStore {
     }
 
     /// What a claim is told, after all that its token did.
-    fn refusal(&self, claim: &Claim, error: Error) -> Refusal {
+    fn refusal(&self, claim: &Claim, error: Error) -> AcquireError {
         let traces = self.connection.traces();
         let in_doubt = traces.are_in_doubt(claim.token) && !mutant!("last-claim-speaks-for-all");
         let error = if in_doubt {
@@ -248,13 +248,13 @@ impl RedisStore {
         } else {
             error
         };
-        Refusal { error, settled: !traces.has(claim.token) }
+        AcquireError { error, definite: !traces.has(claim.token) }
     }
 
-    fn fault(&self, claim: &Claim, fault: Fault) -> Refusal {
+    fn fault(&self, claim: &Claim, fault: Fault) -> AcquireError {
         let without_effect = fault.is_without_effect();
         let mut refusal = self.refusal(claim, Error::from(fault));
-        refusal.settled &= without_effect;
+        refusal.definite &= without_effect;
         refusal
     }
 
@@ -284,7 +284,7 @@ impl RedisStore {
         }
     }
 
-    async fn release_once(&self, release: &Release) -> Result<Freed, Fault> {
+    async fn release_once(&self, release: &Release) -> Result<ReleaseReply, Fault> {
         let connection = &self.connection;
         let live = connection.live(None).await?;
         let sent = Instant::now();
@@ -295,7 +295,7 @@ impl RedisStore {
         let answer = connection.ask(&live, ask, None).await;
         let (outcome, us) = if answer.as_ref().is_err_and(Fault::is_wrong_type) {
             // A claim of the token that is still on its way may find it gone.
-            (ReleaseOutcome::Other, None)
+            (Released::TakenByOther, None)
         } else {
             ask::released(&answer?)?
         };
@@ -304,25 +304,25 @@ impl RedisStore {
         }
         let passed = us.unwrap_or_else(|| connection.clock().passed());
         Ok(match connection.traces().land(token, live.generation, passed) {
-            None => Freed::settled(outcome),
+            None => ReleaseReply::definite(outcome),
             Some(left) => {
                 let pause = left.saturating_add(Duration::from_millis(1)).min(AGAIN);
-                Freed::again_at(outcome, Instant::now().saturating_add(pause))
+                ReleaseReply::retry_at(outcome, Instant::now().saturating_add(pause))
             }
         })
     }
 }
 
 impl Store for RedisStore {
-    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, Refusal>> {
+    fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(self.claim_now(claim))
     }
 
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a Waiting<'a>,
-    ) -> BoxFuture<'a, Result<Grant, Refusal>> {
+        waiting: &'a AcquireContext<'a>,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(self.claim_until(claim, waiting))
     }
 
@@ -331,13 +331,13 @@ impl Store for RedisStore {
         Box::pin(join_all(renewals.iter().map(|renewal| self.renew_one(renewal))))
     }
 
-    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<Freed, Error>> {
+    fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
         // One attempt, whatever happens to it: the client counts them, to tell what a repeated one means.
         Box::pin(async move { Ok(self.release_once(release).await?) })
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::none().with_fair().with_fencing().with_shared()
+        Capabilities::none().with_fair().with_fencing().with_survives(Survives::Restart)
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::error::Fault;
 use super::wait::Parked;
-use crate::token::Token;
+use crate::store::Token;
 
 /// The tokens of which something may be left.
 #[derive(Debug, Default)]

@@ -15,16 +15,16 @@ use super::inbox::{Inbox, Mailbox, News};
 use super::waiter::{Message, Verdict, Waiter};
 use super::{RedisStore, come_too_late, jittered, millis_up};
 use crate::error::Error;
-use crate::store::{Claim, Grant, Progress, RECENTLY, Refusal, Waiting};
+use crate::store::Token;
+use crate::store::{AcquireContext, AcquireError, Claim, Grant, RECENTLY, WaitEvent};
 use crate::time::{Instant, sleep_until, sleep_until_some};
-use crate::token::Token;
 
 /// What is kept of a wait between the tasks that take turns at it.
 #[derive(Debug)]
 pub(super) struct Parked {
     queued: Queued,
     next: Instant,
-    known: Progress,
+    known: WaitEvent,
     told: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ struct Wait<'a> {
     /// When to claim next.
     next: Instant,
     /// What the last answer said, and when; not when if it may be so no more.
-    known: Option<(Progress, Option<Instant>)>,
+    known: Option<(WaitEvent, Option<Instant>)>,
 }
 
 enum Event {
@@ -90,8 +90,8 @@ impl RedisStore {
     pub(super) async fn claim_until(
         &self,
         claim: &Claim,
-        waiting: &Waiting<'_>,
-    ) -> Result<Grant, Refusal> {
+        waiting: &AcquireContext<'_>,
+    ) -> Result<Grant, AcquireError> {
         let mut wait = Wait::resume(self, claim, waiting);
         let mut voids = 0;
         loop {
@@ -133,7 +133,7 @@ impl RedisStore {
                     if voids > 1 {
                         let error = self.refusal(claim, come_too_late()).error;
                         wait.failed(error.clone());
-                        waiting.report(Progress::Failed(error));
+                        waiting.report(WaitEvent::Failed(error));
                     }
                 }
                 Err(fault) => {
@@ -143,7 +143,7 @@ impl RedisStore {
                         return Err(refusal);
                     }
                     wait.failed(refusal.error.clone());
-                    waiting.report(Progress::Failed(refusal.error));
+                    waiting.report(WaitEvent::Failed(refusal.error));
                 }
             }
         }
@@ -160,12 +160,12 @@ enum Met {
 enum Answer {
     Granted(Grant),
     /// It goes on waiting, and knows this.
-    Told(Progress),
+    Told(WaitEvent),
     Void,
 }
 
 impl<'a> Wait<'a> {
-    fn resume(store: &'a RedisStore, claim: &'a Claim, waiting: &Waiting<'_>) -> Self {
+    fn resume(store: &'a RedisStore, claim: &'a Claim, waiting: &AcquireContext<'_>) -> Self {
         let now = Instant::now();
         let traces = store.connection.traces();
         if let Some(Parked { queued, next, known, told }) = traces.resume(claim.token) {
@@ -237,14 +237,14 @@ impl<'a> Wait<'a> {
     }
 
     /// Claims once. Grants that are told meanwhile count as well.
-    async fn ask(&mut self, waiting: &Waiting<'_>) -> Result<Answer, Fault> {
+    async fn ask(&mut self, waiting: &AcquireContext<'_>) -> Result<Answer, Fault> {
         let until = waiting.until().map(|until| until.saturating_add(LAST_ANSWER));
         if self.contended
             && let Err(fault) = self.prepare(until).await
         {
             // The wait ended meanwhile: what was known a moment before is still true.
             return match &self.known {
-                Some((known @ Progress::Busy(_), told)) if waiting.is_over() && recent(*told) => {
+                Some((known @ WaitEvent::Busy(_), told)) if waiting.is_over() && recent(*told) => {
                     Ok(Answer::Told(known.clone()))
                 }
                 _ => Err(fault),
@@ -296,17 +296,17 @@ impl<'a> Wait<'a> {
                 store.contended.note(&self.claim.name);
                 self.contended = true;
                 self.next = Instant::now();
-                self.known = Some((Progress::Busy(taken.left), Some(self.next)));
+                self.known = Some((WaitEvent::Busy(taken.left), Some(self.next)));
                 if mutant!("no-claim-after-subscribing") {
                     self.next = self.next.saturating_add(HEAD_PAUSE);
                 }
-                Ok(Answer::Told(Progress::Busy(taken.left)))
+                Ok(Answer::Told(WaitEvent::Busy(taken.left)))
             }
             Claimed::Queued { us, taken, ticket, place } => {
                 store.contended.note(&self.claim.name);
                 store.connection.traces().placed(self.claim.token);
                 let now = Instant::now();
-                self.known = Some((Progress::Busy(taken.left), Some(now)));
+                self.known = Some((WaitEvent::Busy(taken.left), Some(now)));
                 let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
                 self.next = now.saturating_add(queued.pause(taken, place, self.claim.ttl, store));
                 queued.waiter.queued(ticket, us, sent);
@@ -324,7 +324,7 @@ impl<'a> Wait<'a> {
                     // Not at once: a server that forgot its tickets would be asked without end.
                     self.next = after_a_loss(now);
                 }
-                Ok(Answer::Told(Progress::Busy(taken.left)))
+                Ok(Answer::Told(WaitEvent::Busy(taken.left)))
             }
             Claimed::Void { .. } => {
                 if lost {
@@ -369,13 +369,13 @@ impl<'a> Wait<'a> {
 
     fn failed(&mut self, error: Error) {
         let now = Instant::now();
-        self.known = Some((Progress::Failed(error), Some(now)));
+        self.known = Some((WaitEvent::Failed(error), Some(now)));
         self.next = now.saturating_add(jittered(FAILURE_PAUSE));
     }
 
     /// Something may have changed since the last answer.
     fn doubt(&mut self) {
-        if let Some((Progress::Busy(_), told)) = &mut self.known {
+        if let Some((WaitEvent::Busy(_), told)) = &mut self.known {
             *told = None;
         }
     }
@@ -383,7 +383,7 @@ impl<'a> Wait<'a> {
     /// What a wait that is over ends on, unless that must be asked for once more.
     fn last_word(&self) -> Option<Error> {
         let (known, told) = self.known.as_ref()?;
-        (recent(*told) || matches!(known, Progress::Failed(_))).then(|| known.clone().into())
+        (recent(*told) || matches!(known, WaitEvent::Failed(_))).then(|| known.clone().into())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a store is asked, and what it answers.
+//! What a client sends to a store, and what the store replies.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::token::Token;
 use crate::error::Error;
 use crate::key::{Key, MAX_NAME_LEN};
 use crate::time::Instant;
-use crate::token::Token;
 
 /// The full name of a lock: `<namespace>:<key>`.
 #[derive(Clone)]
@@ -88,15 +88,6 @@ impl fmt::Debug for Name {
     }
 }
 
-/// In which way a lock is held.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// By one holder.
-    #[default]
-    Exclusive,
-}
-
 /// A wish for a lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -107,8 +98,6 @@ pub struct Claim {
     pub token: Token,
     /// How long the store keeps the lock without a renewal.
     pub ttl: Duration,
-    /// In which way.
-    pub mode: Mode,
     /// Whether the grant is numbered. Without it a store may use a cheaper way to grant.
     pub fencing: bool,
 }
@@ -116,8 +105,8 @@ pub struct Claim {
 impl Claim {
     /// A claim to hold `name` alone, with a fencing token.
     #[must_use]
-    pub fn exclusive(name: Name, token: Token, ttl: Duration) -> Self {
-        Self { name, token, ttl, mode: Mode::Exclusive, fencing: true }
+    pub fn new(name: Name, token: Token, ttl: Duration) -> Self {
+        Self { name, token, ttl, fencing: true }
     }
 
     /// The same claim without a fencing token.
@@ -151,25 +140,25 @@ impl Grant {
 /// A claim that was not granted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Refusal {
+pub struct AcquireError {
     /// Why.
     pub error: Error,
-    /// Whether it is certain that no claim of this token has taken or will take effect. If not, the client
-    /// releases the token in the background.
-    pub settled: bool,
+    /// Whether it is certain that no claim of this token has taken or will take effect. If not, the
+    /// client releases the token in the background.
+    pub definite: bool,
 }
 
-impl Refusal {
+impl AcquireError {
     /// A refusal after which the token certainly holds nothing.
     #[must_use]
-    pub fn settled(error: Error) -> Self {
-        Self { error, settled: true }
+    pub fn definite(error: Error) -> Self {
+        Self { error, definite: true }
     }
 
     /// A refusal after which the token may hold the lock, now or soon.
     #[must_use]
-    pub fn unsettled(error: Error) -> Self {
-        Self { error, settled: false }
+    pub fn in_doubt(error: Error) -> Self {
+        Self { error, definite: false }
     }
 }
 
@@ -179,34 +168,34 @@ pub(crate) const RECENTLY: Duration = Duration::from_millis(250);
 /// What a waiting claim meets on its way.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Progress {
+pub enum WaitEvent {
     /// Another owner holds the lock for up to this long.
     Busy(Duration),
     /// The store could not be asked, or did not answer; it is being asked again.
     Failed(Error),
 }
 
-impl From<Progress> for Error {
+impl From<WaitEvent> for Error {
     /// What a claim that gives up there is told.
-    fn from(progress: Progress) -> Self {
+    fn from(progress: WaitEvent) -> Self {
         match progress {
-            Progress::Busy(left) => Self::busy(left),
-            Progress::Failed(error) => error,
+            WaitEvent::Busy(left) => Self::busy(left),
+            WaitEvent::Failed(error) => error,
         }
     }
 }
 
 /// How long a claim may wait, and who listens meanwhile.
 #[derive(Clone, Copy)]
-pub struct Waiting<'a> {
+pub struct AcquireContext<'a> {
     until: Option<Instant>,
-    listener: &'a (dyn Fn(Progress) + Send + Sync),
+    listener: &'a (dyn Fn(WaitEvent) + Send + Sync),
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> AcquireContext<'a> {
     /// Waits until `until`, for ever if `None`, and reports to `listener`.
     #[must_use]
-    pub fn new(until: Option<Instant>, listener: &'a (dyn Fn(Progress) + Send + Sync)) -> Self {
+    pub fn new(until: Option<Instant>, listener: &'a (dyn Fn(WaitEvent) + Send + Sync)) -> Self {
         Self { until, listener }
     }
 
@@ -223,14 +212,14 @@ impl<'a> Waiting<'a> {
     }
 
     /// Tells those who wait behind the claim what it met.
-    pub fn report(&self, progress: Progress) {
+    pub fn report(&self, progress: WaitEvent) {
         (self.listener)(progress);
     }
 }
 
-impl fmt::Debug for Waiting<'_> {
+impl fmt::Debug for AcquireContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").field("until", &self.until).finish_non_exhaustive()
+        f.debug_struct("AcquireContext").field("until", &self.until).finish_non_exhaustive()
     }
 }
 
@@ -293,38 +282,42 @@ impl Release {
     }
 }
 
-/// A definite answer to a release.
+/// The definite reply to a release.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Freed {
+pub struct ReleaseReply {
     /// What the store found.
-    pub outcome: ReleaseOutcome,
+    pub released: Released,
     /// A claim of this token may still be under way until then: release again at that time.
-    pub again_at: Option<Instant>,
+    pub retry_at: Option<Instant>,
 }
 
-impl Freed {
-    /// An answer after which no claim of the token can take effect.
+impl ReleaseReply {
+    /// A reply after which no claim of the token can take effect.
     #[must_use]
-    pub fn settled(outcome: ReleaseOutcome) -> Self {
-        Self { outcome, again_at: None }
+    pub fn definite(released: Released) -> Self {
+        Self { released, retry_at: None }
     }
 
-    /// An answer after which a claim may still arrive until `at`.
+    /// A reply after which a claim of the token may still arrive until `at`.
     #[must_use]
-    pub fn again_at(outcome: ReleaseOutcome, at: Instant) -> Self {
-        Self { outcome, again_at: Some(at) }
+    pub fn retry_at(released: Released, at: Instant) -> Self {
+        Self { released, retry_at: Some(at) }
     }
 }
 
 /// What a release found.
+///
+/// Not `#[must_use]`: in all three cases the caller no longer holds the lock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// Nobody held the lock.
-    Nobody,
-    /// Another token held it, and still does.
-    Other,
-    /// The token held it, and no longer does.
-    Ours,
+pub enum Released {
+    /// The lease had ended before the release, and no other owner has taken the lock since.
+    Expired,
+    /// The token held the lock until the release, or until it was handed to the next task of this
+    /// process.
+    InTime,
+    /// The lease had ended before the release, and another owner holds the lock. Its lock was left
+    /// alone.
+    TakenByOther,
 }
