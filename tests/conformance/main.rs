@@ -2,7 +2,7 @@
 
 mod redis {
     use lock_core::store::RedisStore;
-    use lock_tests::RedisServer;
+    use lock_testkit::RedisServer;
 
     async fn store() -> (RedisStore, RedisServer) {
         let server = RedisServer::start();

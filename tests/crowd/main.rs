@@ -1,7 +1,7 @@
 //! Very many waiters and very many keys: memory grows with those who wait now, and is given back. One test at a time, in a process
 //! of their own, since it is its memory that they look at.
 //!
-//! `LOCK_TESTS_DOSE=10` makes it 20,000 waiters on one key and 100,000 keys, and 10,000 requests and 100,000 keys with the layer.
+//! `LOCK_TESTS_SCALE=10` makes it 20,000 waiters on one key and 100,000 keys, and 10,000 requests and 100,000 keys with the layer.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Experiment, RedisServer, client_with, dose, eventually, ms, within};
+use lock_testkit::{Experiment, RedisServer, client_with, eventually, ms, scale, within};
 use lock_tower::LockLayer;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -49,7 +49,7 @@ async fn thousands_of_waiters_on_one_key_are_all_served_and_leave_no_memory() {
         "waiters on one key",
         &["waiters served"],
     );
-    let waiting = dose(2_000);
+    let waiting = scale(2_000);
     let server = RedisServer::start();
     let clients = clients(&server, 4).await;
     let foreign_memory = server.used_memory();
@@ -98,7 +98,7 @@ async fn thousands_of_keys_leave_nothing_anywhere() {
     let mut experiment =
         Experiment::new(38, "memory is bounded, nothing is left", "distinct keys", &["keys taken"]);
     const TASKS: usize = 64;
-    let keys = dose(10_000);
+    let keys = scale(10_000);
     let server = RedisServer::start();
     let clients = clients(&server, 2).await;
     let memory = server.used_memory();
@@ -155,7 +155,7 @@ async fn thousands_of_requests_are_served_by_the_layer_and_leave_nothing_anywher
         &["requests served", "requests refused", "keys taken"],
     );
     const TASKS: usize = 64;
-    let (waiting, keys) = (dose(1_000), dose(10_000));
+    let (waiting, keys) = (scale(1_000), scale(10_000));
     let server = RedisServer::start();
     let clients = clients(&server, 1).await;
     let memory = server.used_memory();
@@ -240,7 +240,7 @@ async fn baseline(server: &RedisServer, clients: &[LockClient], memory: u64) {
         wait_idle(client).await;
         assert!(ClientStats::of(client).is_idle(), "{:?}", ClientStats::of(client));
     }
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
     let grown = || server.used_memory().saturating_sub(memory);
     let allowed = PER_CLIENT * clients.len() as u64;
     eventually("the server's memory is back", ms(20_000), || grown() < allowed).await;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, LockOptions};
-use lock_tests::{
+use lock_testkit::{
     Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 
@@ -245,7 +245,7 @@ async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
         unheard.end();
         untold.end();
         wait_idle(&gone).await;
-        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::store::RedisStore;
 use lock_core::{ConfigError, ErrorKind, Key, LockClient, LockOptions};
-use lock_tests::{RedisServer, client, ms, within};
+use lock_testkit::{RedisServer, client, ms, within};
 
 /// U10, P11: ttl and wait of zero, less than a millisecond, or for ever. rslock 30c363c, bsm.
 #[tokio::test]

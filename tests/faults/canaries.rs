@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use lock_core::store::RedisStore;
 use lock_core::{Error, Key, LockClient, LockOptions, key};
-use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, Trace, ms};
+use lock_testkit::{Action, Experiment, LogCapture, Op, Proxy, RedisServer, ms};
 use lock_tower::{LockLayer, LockRejection};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
@@ -125,7 +125,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
         "canaries: user, password, token, key values",
         &["errors", "lines of log", "refused requests", "texts of the server with a secret"],
     );
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let mut said = Said::default();
 
     // Commands that a real server does not have.
@@ -146,7 +146,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
             "AUTH" => "refused the user name or password".to_owned(),
             _ => format!("unknown command '{renamed}'"),
         };
-        assert!(said.text.contains(&words) || trace.text().contains(&words), "nobody said {words}");
+        assert!(said.text.contains(&words) || log.text().contains(&words), "nobody said {words}");
         experiment.ran(1);
     }
 
@@ -235,7 +235,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
     said.error(&Key::new(format!("{{{VALUE}")).unwrap_err());
     said.error(&Key::new(VALUE.repeat(100)).unwrap_err());
 
-    let log = trace.text();
+    let log = log.text();
     experiment.saw("errors", said.errors);
     experiment.saw("refused requests", said.answers);
     // gRPC has its own in a trailer.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Action, Experiment, Gate, Op, Proxy, RedisServer, client_with, eventually, ms};
+use lock_testkit::{Action, Experiment, Gate, Op, Proxy, RedisServer, client_with, eventually, ms};
 use tokio::time::timeout;
 
 /// U2: the acquire future is dropped in flight. redisson#2714, #4368; constructorfabric/gears-rust#4237;

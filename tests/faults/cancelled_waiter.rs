@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client_with, dose, eventually, ms, within};
+use lock_testkit::{
+    Action, Gate, Op, Proxy, RedisServer, client_with, eventually, ms, scale, within,
+};
 
 use crate::handed::AT_ONCE;
 
@@ -29,7 +31,7 @@ async fn nothing_remains(server: &RedisServer, clients: &[LockClient]) {
         wait_idle(client).await;
         eventually("it is idle", ms(5_000), || ClientStats::of(client).is_idle()).await;
     }
-    eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
+    eventually("nothing remains", ms(5_000), || server.leftovers().is_empty()).await;
     assert!(server.inboxes().len() <= clients.len(), "{:?}", server.inboxes());
 }
 
@@ -168,7 +170,7 @@ async fn a_place_that_a_failover_brings_back_holds_the_lock() {
 #[tokio::test]
 async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
     const TASKS: usize = 2;
-    let rounds = dose(700);
+    let rounds = scale(700);
     let server = RedisServer::start();
     let clients = clients::<3>(&server.url()).await;
     let start = Instant::now();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::routing::post;
 use axum::{Extension, Router};
 use lock_core::{Error, Lease, LockClient, LockOptions, distributed_lock};
-use lock_tests::{Experiment, RedisServer, client_with, ms, within};
+use lock_testkit::{Experiment, RedisServer, client_with, ms, within};
 use lock_tower::LockLayer;
 use tower::ServiceExt as _;
 

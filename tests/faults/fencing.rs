@@ -4,7 +4,7 @@ use lock_core::fencing::{StaleFence, set_if_newer};
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, FencingToken, LockClient};
-use lock_tests::{Experiment, RedisServer, client, ms, within};
+use lock_testkit::{Experiment, RedisServer, client, ms, within};
 
 const COUNTER: &str = "lock:{0}:fence";
 

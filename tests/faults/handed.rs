@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::testing::wait_idle;
-use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 /// A round trip takes a fraction of a millisecond, the other ways to learn of a release take a second; a busy machine
 /// lies in between.

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 #[tokio::test]
 async fn the_proxy_passes_counts_and_tells_operations_apart() {

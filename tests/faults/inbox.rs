@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::history::{self, Turns};
-use lock_tests::{
-    Action, Op, Proxy, RedisServer, Trace, client, client_with, documented_user, eventually, ms,
-    within,
+use lock_testkit::history::{self, Turns};
+use lock_testkit::{
+    Action, LogCapture, Op, Proxy, RedisServer, client, client_with, documented_user, eventually,
+    ms, within,
 };
 
 use crate::handed::AT_ONCE;
@@ -61,8 +61,8 @@ async fn hand_over(
 }
 
 /// The warnings of this crate.
-fn warnings(trace: &Trace) -> Vec<String> {
-    let text = trace.text();
+fn warnings(log: &LogCapture) -> Vec<String> {
+    let text = log.text();
     let ours = text.lines().filter(|line| line.contains("WARN") && line.contains("lock_core"));
     ours.map(str::to_owned).collect()
 }
@@ -70,7 +70,7 @@ fn warnings(trace: &Trace) -> Vec<String> {
 /// R9: messages vanish, commands work. Long leases, so that no expiry helps. redisson#5761, #3891.
 #[tokio::test]
 async fn a_waiter_depends_on_messages_that_are_lost() {
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let defaults = LockOptions::new().with_ttl(ms(30_000));
@@ -81,19 +81,19 @@ async fn a_waiter_depends_on_messages_that_are_lost() {
     // Each was handed over to one that stood in the queue, and was told so.
     assert_eq!((handed, lost.hits()), (6, 6));
     assert!(longest < UNHEARD, "{longest:?} for a turn");
-    assert!(warnings(&trace).len() <= 2, "{:?}", warnings(&trace));
+    assert!(warnings(&log).len() <= 2, "{:?}", warnings(&log));
 
     // It recovers by itself.
     lost.end();
     let took = take_turns(&clients, 10).await;
     assert!(took < ms(2_000), "{took:?} for 20 turns");
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// Nor do confirmations of subscriptions arrive.
 #[tokio::test]
 async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
@@ -104,20 +104,20 @@ async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
     let (_, longest) = hand_over(&clients, 3, tried).await;
     assert_eq!(unconfirmed.hits(), 2);
     assert!(longest < UNHEARD, "{longest:?} for a turn");
-    assert!((1..=2).contains(&warnings(&trace).len()), "{:?}", warnings(&trace));
+    assert!((1..=2).contains(&warnings(&log).len()), "{:?}", warnings(&log));
     unconfirmed.end();
     lost.end();
     for client in &clients {
         wait_idle(client).await;
     }
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// The server forbids the channel, or one of the two commands. Each client says so once.
 #[tokio::test]
 async fn a_server_that_forbids_pubsub_stops_waiters() {
     for without in ["+subscribe", "+publish", "&lock:*"] {
-        let trace = Trace::start();
+        let log = LogCapture::start();
         let server = RedisServer::start();
         let acl = documented_user();
         assert!(acl.contains(&without), "{acl:?}");
@@ -127,15 +127,15 @@ async fn a_server_that_forbids_pubsub_stops_waiters() {
         let url = server.url_for(acl[0], "password");
         let clients = [client(&url).await, client(&url).await, client(&url).await];
         // Each has found out when it waits for the first time.
-        let found_out = |handed: usize| warnings(&trace).len() > handed.min(2);
+        let found_out = |handed: usize| warnings(&log).len() > handed.min(2);
         let (_, longest) = hand_over(&clients, 2, found_out).await;
         assert!(longest < UNHEARD, "without {without}: {longest:?} for a turn");
-        let warnings = warnings(&trace);
+        let warnings = warnings(&log);
         assert_eq!(warnings.len(), 3, "without {without}: {warnings:?}");
         for client in &clients {
             wait_idle(client).await;
         }
-        assert!(server.remains().is_empty(), "without {without}: {:?}", server.remains());
+        assert!(server.leftovers().is_empty(), "without {without}: {:?}", server.leftovers());
     }
 }
 
@@ -259,7 +259,7 @@ async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
 /// A wait begins on a connection that nobody knows to be broken, where the inbox would have to be subscribed anew.
 #[tokio::test]
 async fn a_wait_that_begins_on_a_broken_connection_hangs() {
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let server = RedisServer::start();
     let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
     for _ in 0..3 {
@@ -278,7 +278,7 @@ async fn a_wait_that_begins_on_a_broken_connection_hangs() {
         assert!(took < AT_ONCE, "{took:?}");
         guard.unwrap().unwrap().release().await.unwrap();
     }
-    assert_eq!(warnings(&trace), [""; 0], "nothing is forbidden");
+    assert_eq!(warnings(&log), [""; 0], "nothing is forbidden");
 }
 
 /// R11: 2,000 waiters on 2,000 keys in one process share one inbox, and their memory is given back. redisson#3577, #6328.
@@ -313,7 +313,7 @@ async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptio
     }
     assert!(start.elapsed() < ms(20_000), "{:?}", start.elapsed());
     assert!(ClientStats::of(&holder).is_idle() && ClientStats::of(&waiter).is_idle());
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
     // The server's own buffers for two clients are most of it.
     let grown = || server.used_memory().saturating_sub(before);
     eventually("its memory is back", ms(10_000), || grown() < 400_000).await;

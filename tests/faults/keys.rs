@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use lock_core::testing::wait_idle;
 use lock_core::{Released, key};
-use lock_tests::{RedisServer, client, client_with, ms};
+use lock_testkit::{RedisServer, client, client_with, ms};
 
 const ODD: [&str; 13] = [
     "a:b", "a", "a}", "a{b}", "}{", "a\0b", "a\0", "a\r\nb", " a ", "\u{e4}", "a\u{308}", "%3a",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, Released, store::RedisStore};
-use lock_tests::{Action, Op, Proxy, RedisServer, Rule, client, eventually, ms, within};
+use lock_testkit::{Action, Op, Proxy, RedisServer, Rule, client, eventually, ms, within};
 use tokio::runtime::Runtime;
 
 /// A release writes before anything that needs memory, after which Redis refuses it nothing.
@@ -40,7 +40,7 @@ async fn a_server_without_memory_hands_nothing_on() {
     let () = server.cli("CONFIG SET maxmemory 0");
     wait_idle(&one).await;
     wait_idle(&two).await;
-    eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
+    eventually("nothing remains", ms(5_000), || server.leftovers().is_empty()).await;
 }
 
 fn runtime() -> Runtime {

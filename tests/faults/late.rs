@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
 use lock_core::{LockClient, Released};
-use lock_tests::{Action, Gate, Op, Proxy, RedisServer, eventually, ms, within};
+use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, eventually, ms, within};
 use tokio::time::timeout;
 
 /// No key of these tests expires.

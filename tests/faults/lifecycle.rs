@@ -5,7 +5,7 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard, Released};
-use lock_tests::{Experiment, Proxy, RedisServer, client, client_with, eventually, ms};
+use lock_testkit::{Experiment, Proxy, RedisServer, client, client_with, eventually, ms};
 use tokio::runtime::{Builder, Runtime};
 
 fn runtime() -> Runtime {

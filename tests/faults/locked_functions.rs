@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, distributed_lock};
-use lock_tests::{
-    Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
+use lock_testkit::{
+    Action, LogCapture, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 use tokio::time::timeout;
 
@@ -131,7 +131,7 @@ async fn killing(
 #[tokio::test]
 async fn a_locked_function_keeps_its_result_when_the_release_fails() {
     for sold in [true, false] {
-        let trace = Trace::start();
+        let log = LogCapture::start();
         let mut server = RedisServer::start();
         let client = client(&server.url()).await;
         let killing = killing(&client, &mut server, sold);
@@ -141,6 +141,6 @@ async fn a_locked_function_keeps_its_result_when_the_release_fails() {
             Err(OrderError::SoldOut) => assert!(!sold),
             other => panic!("{other:?}"),
         }
-        assert!(trace.says("WARN", "release not confirmed"), "{}", trace.text());
+        assert!(log.contains("WARN", "release not confirmed"), "{}", log.text());
     }
 }

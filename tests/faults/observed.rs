@@ -1,7 +1,7 @@
 //! What is seen from outside: spans and events that name templates, and no secret anywhere.
 
 use lock_core::{ErrorKind, Key, LockClient, key, store::RedisStore};
-use lock_tests::{Experiment, RedisServer, Trace, ms};
+use lock_testkit::{Experiment, LogCapture, RedisServer, ms};
 
 const PASSWORD: &str = "canary-of-a-password";
 const USER: &str = "canary-of-a-user";
@@ -15,7 +15,7 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
         &["lines of log"],
     );
     let mut server = RedisServer::start_with_password(PASSWORD);
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let store = RedisStore::connect(server.url()).await.unwrap();
     let client = LockClient::builder(store).build().unwrap();
     let mutex = client.mutex(key!("order:<USER>"));
@@ -33,7 +33,7 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
     let bad = Key::new(format!("{{{USER}")).unwrap_err();
     assert_eq!(bad.kind(), ErrorKind::InvalidKey);
 
-    let text = trace.text();
+    let text = log.text();
     let acquired = text.lines().find(|line| line.contains("lock acquired")).unwrap();
     for part in ["lock.acquire{", "order:<USER>", "waited=", "fence=", "outcome=\"acquired\""] {
         assert!(acquired.contains(part), "no `{part}` in {acquired}");

@@ -5,7 +5,7 @@ use std::time::Instant;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions};
-use lock_tests::{Action, Experiment, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_testkit::{Action, Experiment, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 /// What a loaded machine may add to a bound.
 const SLACK: u64 = 600;
@@ -197,7 +197,7 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
     proxy.turn_away(false);
     proxy.heal();
     within("all is settled", ms(10_000), wait_idle(&client)).await;
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// A server that is loading did nothing for anybody, nor for the one who goes on with the token of another.
@@ -224,7 +224,7 @@ async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
     assert!(refused.hits() > 2);
     refused.end();
     wait_idle(&client).await;
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// `drain` while a renewal is under way, and with a store that does not answer.

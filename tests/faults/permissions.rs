@@ -4,7 +4,7 @@ use futures_util::FutureExt as _;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
-use lock_tests::{Experiment, Op, Proxy, RedisServer, Trace, documented_user, ms, within};
+use lock_testkit::{Experiment, LogCapture, Op, Proxy, RedisServer, documented_user, ms, within};
 
 /// All that a client may send.
 const COMMANDS: [Op; 8] =
@@ -187,7 +187,7 @@ async fn a_call_that_is_not_permitted_is_followed_by_releases() {
         assert_eq!((sent(), server.errors("NOPERM")), (before, refused), "something is sent still");
         let refusals: Vec<redis::Value> = server.cli("ACL LOG");
         assert_eq!(refusals.len(), 1, "{refusals:?}");
-        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
     }
 }
 
@@ -199,7 +199,7 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
         "wrong password, no password",
         &["refusals"],
     );
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let server = RedisServer::start_with_password("hunter2");
     let wrong = server.url().replace("hunter2", "swordfish");
     let missing = server.url().replace(":hunter2@", "");
@@ -218,13 +218,13 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
         assert!(refusals >= 2, "{refusals} {code}");
         experiment.saw("refusals", usize::try_from(refusals).unwrap());
         experiment.ran(1);
-        for text in [format!("{error:?} {error}"), format!("{client:?}"), trace.text()] {
+        for text in [format!("{error:?} {error}"), format!("{client:?}"), log.text()] {
             assert!(!text.contains("swordfish") && !text.contains("hunter2"), "{text}");
         }
     }
     let store = RedisStore::connect(server.url()).await.unwrap();
     let client = LockClient::builder(store).build().unwrap();
     client.mutex("k").lock().await.unwrap().release().await.unwrap();
-    assert!(!trace.text().contains("hunter2"));
+    assert!(!log.text().contains("hunter2"));
     experiment.finish();
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::wait_idle;
 use lock_core::{Error, LockClient, LockOptions, MutexGuard};
-use lock_tests::history::{self, Turns};
-use lock_tests::{
+use lock_testkit::history::{self, Turns};
+use lock_testkit::{
     Action, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 use tokio::task::JoinHandle;
@@ -57,7 +57,7 @@ async fn clients_are_served_in_the_order_of_their_claims() {
     let (calls, seconds) = (server.script_calls(), start.elapsed().as_secs() + 1);
     assert!((count..=count + count * seconds).contains(&calls), "{calls} for {count} hand-overs");
     guard.release().await.unwrap();
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// A release and a claim for each section, however many clients wait: with `n` of them, polling cost `n` claims and more.
@@ -233,7 +233,7 @@ async fn a_foreign_release_goes_unnoticed() {
         assert!(took < AT_ONCE, "{took:?}");
         guard.unwrap().unwrap().release().await.unwrap();
     }
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// What a busy machine may add.
@@ -306,7 +306,7 @@ async fn a_waiter_that_gave_up_keeps_its_place() {
     for client in [&holder, &one, &two, &three] {
         wait_idle(client).await;
     }
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// A wait much longer than a place lasts without being refreshed.

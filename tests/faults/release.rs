@@ -2,8 +2,8 @@
 
 use lock_core::testing::wait_idle;
 use lock_core::{LockOptions, LostReason, Released};
-use lock_tests::{
-    Action, Op, Proxy, RedisServer, Trace, client, client_with, eventually, ms, within,
+use lock_testkit::{
+    Action, LogCapture, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 
 /// U5: a stale holder releases the lock of the next one. Seen in distkit and distributed-lock-redis.
@@ -38,7 +38,7 @@ async fn a_body_keeps_its_result_when_the_release_fails() {
     #[derive(Debug, PartialEq)]
     struct Biz;
     for fails in [false, true] {
-        let trace = Trace::start();
+        let log = LogCapture::start();
         let mut server = RedisServer::start();
         let client = client(&server.url()).await;
         let mutex = client.mutex("k");
@@ -49,7 +49,7 @@ async fn a_body_keeps_its_result_when_the_release_fails() {
         });
         let (result, _) = within("the result", ms(10_000), body).await;
         assert_eq!(result.unwrap(), if fails { Err(Biz) } else { Ok(42) });
-        assert!(trace.says("WARN", "release not confirmed"), "{}", trace.text());
+        assert!(log.contains("WARN", "release not confirmed"), "{}", log.text());
     }
 }
 
@@ -133,7 +133,7 @@ async fn a_body_that_ends_in_the_poll_that_outlives_the_lease_keeps_its_result()
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     for value in [Ok(7), Err("no stock")] {
-        let trace = Trace::start();
+        let log = LogCapture::start();
         let mutex = client.mutex("k").with_ttl(ms(200)).without_renewal();
         let result = mutex.run(async |lease| {
             std::thread::sleep(ms(300));
@@ -141,7 +141,7 @@ async fn a_body_that_ends_in_the_poll_that_outlives_the_lease_keeps_its_result()
             value
         });
         assert_eq!(result.await.unwrap(), value);
-        assert!(trace.says("WARN", "released=Expired"), "{}", trace.text());
+        assert!(log.contains("WARN", "released=Expired"), "{}", log.text());
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockOptions, LostReason, Released};
-use lock_tests::{
-    Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, dose, eventually, ms,
+use lock_testkit::{
+    Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, scale,
     within,
 };
 
@@ -281,7 +281,7 @@ async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
 /// their deadline, and no renewal in the other one is late. redisson#2515, #6962.
 #[tokio::test]
 async fn a_silent_store_delays_the_renewals_of_another() {
-    let locks = dose(100);
+    let locks = scale(100);
     let (healthy, silent) = (RedisServer::start(), RedisServer::start());
     let defaults = LockOptions::new().with_ttl(ms(2_000));
     let mut held = Vec::new();

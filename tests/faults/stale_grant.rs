@@ -9,9 +9,9 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::history::{self, Turns};
-use lock_tests::{
-    Action, Gate, Message, Op, Proxy, RedisServer, client, dose, eventually, ms, within,
+use lock_testkit::history::{self, Turns};
+use lock_testkit::{
+    Action, Gate, Message, Op, Proxy, RedisServer, client, eventually, ms, scale, within,
 };
 
 use crate::handed::AT_ONCE;
@@ -79,7 +79,7 @@ async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
         assert!(took < AT_ONCE && guard.fencing_token() > fence, "{refusal:?}: {took:?}");
         guard.release().await.unwrap();
         wait_idle(&victim).await;
-        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
     }
 }
 
@@ -171,7 +171,7 @@ async fn contend_once(without_resp3: Option<&'static str>, grants: &mut Grants) 
         eventually("it is idle", ms(10_000), || ClientStats::of(client).is_idle()).await;
     }
     // The stray grants of the last moments are answered by releases.
-    let clean = || server.remains().is_empty();
+    let clean = || server.leftovers().is_empty();
     eventually("nothing remains", ms(5_000), clean).await;
 }
 
@@ -185,7 +185,7 @@ struct Outcomes {
 /// Takes turns, with pauses, and gives up now and then.
 async fn work(client: LockClient, turns: Turns, owner: usize, task: usize) -> Outcomes {
     let mut outcomes = Outcomes::default();
-    for round in 0..dose(8) {
+    for round in 0..scale(8) {
         let mix = (owner * 31 + task * 17 + round * 7) % 10;
         let wait = if mix < 3 { ms(120 + 60 * mix as u64) } else { ms(60_000) };
         match client.mutex("k").with_wait(wait).lock().await {

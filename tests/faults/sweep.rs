@@ -6,8 +6,10 @@ use std::time::Duration;
 use lock_core::LockClient;
 use lock_core::fencing::set_if_newer;
 use lock_core::store::RedisStore;
-use lock_tests::dropped::{Moment, Operation, Rival, Trial, cut};
-use lock_tests::{Action, Cli, Experiment, Op, Proxy, RedisServer, client, dose, eventually, ms};
+use lock_testkit::{
+    Action, Cli, Experiment, Op, Proxy, RedisServer, client, eventually, ms, scale,
+};
+use lock_tests::cancellation::{Moment, Operation, Rival, Trial, cut};
 
 /// No future here needs more polls than this to end.
 const MOST_POLLS: usize = 100;
@@ -74,7 +76,7 @@ async fn whatever_is_dropped_after_any_number_of_polls_leaves_nothing_on_the_ser
         experiment.saw("dropped when woken", woken);
         experiment.saw("ended by itself", ended);
     }
-    eventually("nothing is left", SOON, || server.remains().is_empty()).await;
+    eventually("nothing is left", SOON, || server.leftovers().is_empty()).await;
     assert!(!server.has("lock:{0}:check:{0}:fence"), "a check at the start is ended, too");
     drop(other);
     eventually("no connection is left", SOON, || server.clients() == 0).await;
@@ -138,7 +140,7 @@ async fn sweep(operation: Arc<Operation>, rival: Rival, place: Place) -> Seen {
         bound: SOON,
     };
     let mut seen = Seen { what: format!("{operation:?}, {rival:?}"), ..Seen::default() };
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         for moment in [Moment::AfterItsPoll, Moment::InPlaceOfAPoll] {
             let mut polls = 0;
             loop {

@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient, LockOptions, MutexGuard, store::RedisStore};
-use lock_tests::{Action, Op, Proxy, RedisServer, Rule, eventually, ms, within};
+use lock_testkit::{Action, Op, Proxy, RedisServer, Rule, eventually, ms, within};
 
 /// How many claims travel together.
 const MANY: usize = 6;
@@ -45,7 +45,7 @@ async fn nothing_is_left(server: &RedisServer, proxy: &Proxy, client: &LockClien
     proxy.turn_away(false);
     within("all is settled", ms(20_000), wait_idle(client)).await;
     assert!(ClientStats::of(client).is_idle(), "{:?}", ClientStats::of(client));
-    eventually("nothing is left", ms(5_000), || server.remains().is_empty()).await;
+    eventually("nothing is left", ms(5_000), || server.leftovers().is_empty()).await;
 }
 
 const TRY: LockOptions = LockOptions::new().without_wait();

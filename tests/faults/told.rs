@@ -2,7 +2,7 @@
 
 use lock_core::testing::wait_idle;
 use lock_core::{LockClient, MutexGuard};
-use lock_tests::{RedisServer, client, eventually, ms, within};
+use lock_testkit::{RedisServer, client, eventually, ms, within};
 use tokio::task::JoinHandle;
 
 /// The inboxes of the namespace that the clients of tests have.
@@ -106,5 +106,5 @@ async fn the_answer_to_a_release_is_written_before_the_grant() {
     for client in [one, two] {
         wait_idle(&client).await;
     }
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions, LostReason, MutexGuard, Released};
-use lock_tests::history::{self, Turns, now};
-use lock_tests::{Experiment, RedisServer, client_with, eventually, ms, within};
+use lock_testkit::history::{self, Turns, now};
+use lock_testkit::{Experiment, RedisServer, client_with, eventually, ms, within};
 use tokio::task::JoinHandle;
 
 use crate::handed::AT_ONCE;
@@ -108,7 +108,7 @@ impl Crowd {
             wait_idle(client).await;
             assert!(ClientStats::of(client).is_idle());
         }
-        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
         drop(clients);
         eventually("no subscription remains", ms(5_000), || server.inboxes().is_empty()).await;
         eventually("no connection remains", ms(5_000), || server.clients() == 0).await;
@@ -310,9 +310,9 @@ async fn an_inbox_is_killed_while_its_client_is_the_head() {
     );
     let server = RedisServer::start();
     let clients = [
-        lock_tests::client(&server.url()).await,
-        lock_tests::client(&server.url()).await,
-        lock_tests::client(&server.url()).await,
+        lock_testkit::client(&server.url()).await,
+        lock_testkit::client(&server.url()).await,
+        lock_testkit::client(&server.url()).await,
     ];
     for round in 0..8 {
         let guard = clients[0].mutex("k").lock().await.unwrap();

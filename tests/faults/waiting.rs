@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockOptions};
-use lock_tests::{Action, Op, Proxy, RedisServer, client, client_with, eventually, ms, within};
+use lock_testkit::{Action, Op, Proxy, RedisServer, client, client_with, eventually, ms, within};
 
 /// Commands of waiters per second, key and process, against a holder that is not one of ours.
 const RATE: u64 = 20;

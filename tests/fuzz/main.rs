@@ -8,7 +8,8 @@ mod mutate;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use lock_tests::{Experiment, dose, fuzz};
+use lock_testkit::{Experiment, scale};
+use lock_tests::fuzz;
 
 use self::mutate::Mutator;
 
@@ -20,7 +21,7 @@ fn try_out(target: &str, mut experiment: Experiment, body: fn(&[u8]) -> bool, ma
     files.sort();
     let corpus: Vec<_> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
     let mut mutator = Mutator::new(&corpus);
-    let made = (0..dose(many)).map(|_| mutator.make()).collect::<Vec<_>>();
+    let made = (0..scale(many)).map(|_| mutator.make()).collect::<Vec<_>>();
     for input in corpus.iter().chain(&made) {
         let Ok(understood) = catch_unwind(AssertUnwindSafe(|| body(input))) else {
             panic!("{target} fails on {:?}", String::from_utf8_lossy(input));

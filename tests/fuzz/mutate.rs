@@ -2,12 +2,12 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use lock_tests::Dice;
+use lock_testkit::Rng;
 
 /// Makes inputs from a corpus, by chance.
 pub(crate) struct Mutator<'c> {
     corpus: &'c [Vec<u8>],
-    dice: Dice,
+    rng: Rng,
 }
 
 /// What is worth to be put in somewhere.
@@ -44,7 +44,7 @@ impl<'c> Mutator<'c> {
     pub(crate) fn new(corpus: &'c [Vec<u8>]) -> Self {
         assert!(!corpus.is_empty());
         // A failure shows its input, so the seed need not be known.
-        Self { corpus, dice: Dice::new(RandomState::new().hash_one(0)) }
+        Self { corpus, rng: Rng::new(RandomState::new().hash_one(0)) }
     }
 
     pub(crate) fn make(&mut self) -> Vec<u8> {
@@ -52,9 +52,9 @@ impl<'c> Mutator<'c> {
         for _ in 0..=self.below(6) {
             let at = self.below(input.len() + 1);
             match self.below(6) {
-                0 if at < input.len() => input[at] = self.dice.number() as u8,
+                0 if at < input.len() => input[at] = self.rng.number() as u8,
                 1 if at < input.len() => drop(input.remove(at)),
-                2 => input.insert(at, self.dice.number() as u8),
+                2 => input.insert(at, self.rng.number() as u8),
                 3 => {
                     let word = WORDS[self.below(WORDS.len())];
                     drop(input.splice(at..at, word.iter().copied()));
@@ -77,6 +77,6 @@ impl<'c> Mutator<'c> {
     }
 
     fn below(&mut self, end: usize) -> usize {
-        self.dice.below(end as u64) as usize
+        self.rng.below(end as u64) as usize
     }
 }

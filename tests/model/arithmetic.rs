@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_tests::{Dice, Experiment, dose};
+use lock_testkit::{Experiment, Rng, scale};
 
 use super::lease::state::LeaseState;
 use super::lease::validity::{min_remaining, renewal_due, retry_due};
@@ -13,9 +13,9 @@ fn at(micros: u64) -> Instant {
 }
 
 /// Short ones are as likely as long ones.
-fn span(dice: &mut Dice, longest: u64) -> u64 {
-    let bits = dice.below(u64::from(u64::BITS - longest.leading_zeros()) + 1);
-    dice.below(1 << bits).min(longest)
+fn span(rng: &mut Rng, longest: u64) -> u64 {
+    let bits = rng.below(u64::from(u64::BITS - longest.leading_zeros()) + 1);
+    rng.below(1 << bits).min(longest)
 }
 
 const DAY: u64 = 86_400_000;
@@ -34,18 +34,18 @@ fn a_lease_ends_before_the_lock_expires() {
         "any ttl, delays, suspensions, renewals and extensions out of order, clocks 1 % apart",
         &[RENEWED, OUT_OF_ORDER, UNANSWERED, TOO_LATE, SUSPENDED, JUDGED],
     );
-    let mut dice = Dice::new(2);
-    let cases = dose(100_000).min(1_000_000);
+    let mut rng = Rng::new(2);
+    let cases = scale(100_000).min(1_000_000);
     for _ in 0..cases {
         // In microseconds of the client's clock; the server's runs at `rate` / 10,000.
-        let rate = 9_900 + dice.below(201);
+        let rate = 9_900 + rng.below(201);
         let server =
             |here: u64| u64::try_from(u128::from(here) * u128::from(rate) / 10_000).unwrap();
-        let ttl = 100 + span(&mut dice, DAY - 100);
-        let delay = |dice: &mut Dice| span(dice, ttl.saturating_mul(1_500));
-        let sent = dice.below(1_000_000);
-        let executed = sent + delay(&mut dice);
-        let mut now = executed + delay(&mut dice);
+        let ttl = 100 + span(&mut rng, DAY - 100);
+        let delay = |rng: &mut Rng| span(rng, ttl.saturating_mul(1_500));
+        let sent = rng.below(1_000_000);
+        let executed = sent + delay(&mut rng);
+        let mut now = executed + delay(&mut rng);
         let mut expiry = server(executed) / 1_000 + ttl;
         let granted = LeaseState::granted(at(sent), Duration::from_millis(ttl), None, at(now));
         let Ok(mut lease) = granted else {
@@ -54,11 +54,11 @@ fn a_lease_ends_before_the_lock_expires() {
         };
         // Answers that are under way: when what was asked left, and for which ttl; `None`: the lock was gone.
         let mut under_way: Vec<(u64, Option<u64>)> = Vec::new();
-        for _ in 0..dice.below(12) {
-            match dice.below(6) {
+        for _ in 0..rng.below(12) {
+            match rng.below(6) {
                 0 | 1 => {
-                    let (asked, ttl) = (now, 100 + span(&mut dice, DAY - 100));
-                    now += delay(&mut dice);
+                    let (asked, ttl) = (now, 100 + span(&mut rng, DAY - 100));
+                    now += delay(&mut rng);
                     let alive = server(now) / 1_000 < expiry;
                     if alive {
                         expiry = expiry.max(server(now) / 1_000 + ttl);
@@ -66,7 +66,7 @@ fn a_lease_ends_before_the_lock_expires() {
                     under_way.push((asked, alive.then_some(ttl)));
                 }
                 2 | 3 if !under_way.is_empty() => {
-                    let next = usize::try_from(dice.below(under_way.len() as u64)).unwrap();
+                    let next = usize::try_from(rng.below(under_way.len() as u64)).unwrap();
                     experiment.saw(OUT_OF_ORDER, usize::from(next > 0));
                     let (asked, ttl) = under_way.remove(next);
                     match ttl {
@@ -83,7 +83,7 @@ fn a_lease_ends_before_the_lock_expires() {
                     experiment.saw(UNANSWERED, 1);
                 }
                 _ => {
-                    now += delay(&mut dice);
+                    now += delay(&mut rng);
                     experiment.saw(SUSPENDED, 1);
                 }
             }
@@ -107,15 +107,15 @@ fn no_number_is_too_large_for_the_arithmetic() {
         "times and ttls from 0 to the largest there are",
         &[EXTREME],
     );
-    let mut dice = Dice::new(3);
-    let cases = dose(50_000).min(500_000);
+    let mut rng = Rng::new(3);
+    let cases = scale(50_000).min(500_000);
     for _ in 0..cases {
         let mut number = |experiment: &mut Experiment| {
-            if dice.below(4) == 0 {
+            if rng.below(4) == 0 {
                 experiment.saw(EXTREME, 1);
-                return [0, 1, u64::MAX, u64::MAX - 1][usize::try_from(dice.below(4)).unwrap()];
+                return [0, 1, u64::MAX, u64::MAX - 1][usize::try_from(rng.below(4)).unwrap()];
             }
-            span(&mut dice, u64::MAX / 2)
+            span(&mut rng, u64::MAX / 2)
         };
         let nanos = |number| Instant::from_origin(Duration::from_nanos(number));
         let (sent, now) = (nanos(number(&mut experiment)), nanos(number(&mut experiment)));

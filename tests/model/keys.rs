@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lock_core::{Key, key};
-use lock_tests::{Dice, Experiment, dose};
+use lock_testkit::{Experiment, Rng, scale};
 
 /// What an encoder may stumble over: its own signs, those of others, what is shortened, and what is not ASCII.
 const PIECES: [&str; 20] = [
@@ -12,26 +12,24 @@ const PIECES: [&str; 20] = [
 ];
 const LONG: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-fn value(dice: &mut Dice, before: &[String]) -> String {
-    if dice.below(2_000) == 0 {
-        let len = 1_024 + usize::try_from(dice.below(63 * 1_024)).unwrap();
-        return "x".repeat(len) + &dice.below(9).to_string();
+fn value(rng: &mut Rng, before: &[String]) -> String {
+    if rng.below(2_000) == 0 {
+        let len = 1_024 + usize::try_from(rng.below(63 * 1_024)).unwrap();
+        return "x".repeat(len) + &rng.below(9).to_string();
     }
-    match dice.below(20) {
+    match rng.below(20) {
         // As long as what is kept as it is, or longer.
-        0 => {
-            LONG[usize::try_from(dice.below(3)).unwrap()..].to_owned() + &dice.below(9).to_string()
-        }
-        1 => "x".repeat(usize::try_from(dice.below(70)).unwrap()) + &dice.below(99).to_string(),
+        0 => LONG[usize::try_from(rng.below(3)).unwrap()..].to_owned() + &rng.below(9).to_string(),
+        1 => "x".repeat(usize::try_from(rng.below(70)).unwrap()) + &rng.below(99).to_string(),
         // Digests and escapes of other values.
         2 | 3 if !before.is_empty() => {
-            let at = usize::try_from(dice.below(before.len() as u64)).unwrap();
+            let at = usize::try_from(rng.below(before.len() as u64)).unwrap();
             before[at].clone()
         }
-        4 => dice.number().to_string(),
+        4 => rng.number().to_string(),
         _ => {
-            let pieces = 1 + dice.below(6);
-            let piece = |_| PIECES[usize::try_from(dice.below(20)).unwrap()];
+            let pieces = 1 + rng.below(6);
+            let piece = |_| PIECES[usize::try_from(rng.below(20)).unwrap()];
             (0..pieces).map(piece).collect()
         }
     }
@@ -50,14 +48,14 @@ fn a_million_pairs_of_values_give_as_many_keys() {
         "values with separators, braces, controls, escapes and digests of other values",
         &[ESCAPED, SHORTENED, AGAIN, REFUSED, LARGE],
     );
-    let mut dice = Dice::new(1);
+    let mut rng = Rng::new(1);
     let mut keys: HashMap<(u8, String), (String, String)> = HashMap::new();
     let mut encoded = Vec::new();
-    let pairs = dose(100_000).min(1_000_000);
+    let pairs = scale(100_000).min(1_000_000);
     for _ in 0..pairs {
-        let (one, other) = (value(&mut dice, &encoded), value(&mut dice, &encoded));
+        let (one, other) = (value(&mut rng, &encoded), value(&mut rng, &encoded));
         experiment.saw(LARGE, [&one, &other].iter().filter(|value| value.len() > 1_024).count());
-        let template = u8::try_from(dice.below(3)).unwrap();
+        let template = u8::try_from(rng.below(3)).unwrap();
         let key: Result<Key, _> = match template {
             0 => key!("order:<one>:<other>"),
             1 => key!("<one>-/<other>"),
@@ -77,7 +75,7 @@ fn a_million_pairs_of_values_give_as_many_keys() {
             experiment.saw(ESCAPED, usize::from(hole.contains('%')));
             experiment.saw(SHORTENED, usize::from(hole.starts_with('~') && hole.len() > 40));
             experiment.saw(AGAIN, usize::from(encoded.contains(&one)));
-            if encoded.len() < 64 && dice.below(10) == 0 {
+            if encoded.len() < 64 && rng.below(10) == 0 {
                 encoded.push(hole.to_owned());
             }
         }

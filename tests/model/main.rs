@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lock_core::time;
-use lock_tests::{Experiment, dose};
+use lock_testkit::{Experiment, scale};
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::protocol::{Broken, Event, Protocol};
@@ -62,7 +62,7 @@ const ANYTHING: [Rare; 15] = [
     Rare::HandOn,
 ];
 /// From this on, the bounds are those of the full programme.
-const FULL_DOSE: usize = 10;
+const FULL_SCALE: usize = 10;
 
 /// A protocol in which anything may happen, and so much of it in all.
 fn anything(clients: u8, turns: u8, in_all: u8) -> Protocol {
@@ -146,7 +146,7 @@ fn every_promise_is_kept_in_every_state() {
         ("three clients, a fault", anything(3, 1, 1)),
         ("two clients, what leads to a stale grant", these(2, 1, &stale)),
     ];
-    if dose(1) >= FULL_DOSE {
+    if scale(1) >= FULL_SCALE {
         runs.extend([
             ("two clients twice, two faults", anything(2, 2, 2)),
             ("two clients, three faults", anything(2, 1, 3)),
@@ -184,7 +184,7 @@ fn the_hand_over_alone_serves_everybody() {
     let rare = [(Rare::Cancel, 1), (Rare::HandOn, 1), (Rare::Renew, 1)];
     let mut runs = vec![these(2, 2, &rare), these(3, 1, &rare)];
     runs.push(Protocol { contended: false, ..these(2, 2, &rare) });
-    if dose(1) >= FULL_DOSE {
+    if scale(1) >= FULL_SCALE {
         runs.push(these(3, 2, &[]));
         runs.push(these(2, 3, &rare));
     }

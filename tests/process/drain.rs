@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lock_tests::{Experiment, RedisServer, Signal, ms};
+use lock_testkit::{Experiment, RedisServer, Signal, ms};
 
 use crate::support::worker::{Worker, number};
 

@@ -2,7 +2,7 @@
 
 use std::thread::sleep;
 
-use lock_tests::{Experiment, dose, ms};
+use lock_testkit::{Experiment, ms, scale};
 
 use crate::support::contest::Contest;
 use crate::support::worker::Worker;
@@ -21,7 +21,7 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
     let events = ["turns", "hand-overs between processes", LONG_TURNS];
     let mut experiment =
         Experiment::new(17, "no two turns at once, no lost update", "none", &events);
-    let seconds = dose(4) as u64;
+    let seconds = scale(4) as u64;
     let contest = Contest {
         processes: 8,
         tasks: 4,
@@ -50,7 +50,7 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let fault = "CLIENT KILL, SCRIPT FLUSH and SIGSTOP of the server, together";
     let mut experiment =
         Experiment::new(21, "no two turns at once, no lost update", fault, &events);
-    let span = ms(dose(4) as u64 * 1_000);
+    let span = ms(scale(4) as u64 * 1_000);
     let contest = Contest { ttl: ORPHAN, renewed: RENEWED, ..Contest::new("rough", 3, span) };
     let outcome = contest.run(|field| {
         let server = &field.server;
@@ -83,7 +83,7 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     let fault = "CLIENT KILL of all connections every 50 ms";
     let name = "no two turns at once, renewals go on, no orphan";
     let mut experiment = Experiment::new(21, name, fault, &events);
-    let span = ms(dose(3) as u64 * 1_000);
+    let span = ms(scale(3) as u64 * 1_000);
     let contest = Contest { ttl: ORPHAN, renewed: RENEWED, ..Contest::new("killed", 3, span) };
     let outcome = contest.run(|field| {
         let (holder, _) = Worker::hold(&field.server, "held", 2_000);
@@ -112,7 +112,7 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
     let events = ["turns", "flushes"];
     let mut experiment =
         Experiment::new(22, "no error that a user sees", "SCRIPT FLUSH every ms", &events);
-    let contest = Contest::new("scripts", 3, ms(dose(3) as u64 * 1_000));
+    let contest = Contest::new("scripts", 3, ms(scale(3) as u64 * 1_000));
     let outcome = contest.run(|field| {
         let mut cli = field.server.connect();
         while !field.is_over(ms(0)) {
@@ -139,7 +139,7 @@ fn stopped_processes_overstay_no_lease() {
     let fault = "SIGSTOP of holders and waiters for one and a half ttl";
     let name = "no poll after the deadline, no turn in another one's lease";
     let mut experiment = Experiment::new(18, name, fault, &events);
-    let span = ms(dose(4) as u64 * 1_000);
+    let span = ms(scale(4) as u64 * 1_000);
     let contest =
         Contest { ttl: 400, renewed: 400, work: 5_000, ..Contest::new("stopped", 8, span) };
     let outcome = contest.run(|field| {

@@ -1,8 +1,8 @@
 //! A lock that somebody else deletes, overwrites or changes while it is held.
 
 use lock_core::{ErrorKind, Released};
-use lock_tests::history::now;
-use lock_tests::{Experiment, RedisServer, client, dose, eventually, ms, within};
+use lock_testkit::history::now;
+use lock_testkit::{Experiment, RedisServer, client, eventually, ms, scale, within};
 
 use crate::support::contest::Contest;
 use crate::support::worker::Worker;
@@ -73,7 +73,7 @@ async fn a_held_lock_that_is_deleted_is_lost_and_does_not_come_back() {
         let events = ["leases lost", "greater numbers"];
         let name = "lost within a renewal, never created again, numbers grow";
         let mut experiment = Experiment::new(23, name, fault, &events);
-        for _ in 0..dose(1) {
+        for _ in 0..scale(1) {
             let lost = Held::begin().loses_by(&[command], "Ok(Expired)", &mut experiment);
             for _ in 0..10 {
                 tokio::time::sleep(ms(TTL / 10)).await;
@@ -95,7 +95,7 @@ async fn a_held_lock_that_is_overwritten_is_lost_and_left_alone() {
         let events = ["leases lost", "busy answers", "greater numbers"];
         let name = "lost within a renewal, the foreign value is left alone and waited for";
         let mut experiment = Experiment::new(23, name, fault, &events);
-        for _ in 0..dose(1) {
+        for _ in 0..scale(1) {
             let lost = Held::begin().loses_by(&[command], "Ok(TakenByOther)", &mut experiment);
             assert_eq!(lost.server.get("lock:k").as_deref(), Some("foreign"));
             let other = client(&lost.server.url()).await;
@@ -114,7 +114,7 @@ async fn a_held_lock_that_becomes_a_list_is_lost_and_left_alone() {
     let events = ["leases lost", "errors of the right kind"];
     let name = "lost within a renewal, wrong kind for others, left alone";
     let mut experiment = Experiment::new(23, name, "a list takes the place of the key", &events);
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         let commands = ["RPUSH list precious", "RENAME list lock:k"];
         let lost = Held::begin().loses_by(&commands, "Ok(TakenByOther)", &mut experiment);
         let other = client(&lost.server.url()).await;
@@ -132,7 +132,7 @@ async fn a_held_lock_without_an_expiry_gets_it_back() {
     let events = ["expiries restored", "greater numbers"];
     let name = "the next renewal restores the expiry";
     let mut experiment = Experiment::new(23, name, "PERSIST", &events);
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         let Held { server, mut worker, fence } = Held::begin();
         assert_eq!(server.cli::<i64>("PERSIST lock:k"), 1);
         let restored = || (1..=TTL as i64).contains(&server.pttl("lock:k"));
@@ -157,7 +157,7 @@ fn keys_that_are_flushed_under_processes_make_no_number_smaller() {
         ttl: 1_000,
         work: 250_000,
         tasks: 3,
-        ..Contest::fenced("flushed", 3, ms(dose(5) as u64 * 1_000))
+        ..Contest::fenced("flushed", 3, ms(scale(5) as u64 * 1_000))
     };
     let outcome = contest.run(|field| {
         while !field.is_over(ms(500)) {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{LockClient, MutexGuard};
-use lock_tests::history::now;
-use lock_tests::{Experiment, RedisServer, Signal, client, eventually, ms};
+use lock_testkit::history::now;
+use lock_testkit::{Experiment, RedisServer, Signal, client, eventually, ms};
 
 use crate::support::contest::Contest;
 use crate::support::worker::Worker;
@@ -79,7 +79,7 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
     }
     let (calls, seconds) = (line.server.script_calls(), start.elapsed().as_secs() + 1);
     assert!((5..=5 + 8 * seconds).contains(&calls), "{calls} commands for five releases");
-    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    assert!(line.server.leftovers().is_empty(), "{:?}", line.server.leftovers());
 }
 
 /// R21: the head of the queue is killed as by `kill -9`: the release finds out that nobody hears it. redisson#3730, #3004.
@@ -98,7 +98,7 @@ async fn a_killed_head_holds_up_the_next_process() {
     let (took, _) = served(&line.waiters[2], at);
     assert!(took < AT_ONCE, "{took:?}");
     let _at = stops(&mut line.waiters[2]);
-    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    assert!(line.server.leftovers().is_empty(), "{:?}", line.server.leftovers());
     experiment.ran(1);
     experiment.saw("waiters served past the dead", 1);
     experiment.finish();
@@ -127,7 +127,7 @@ async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
     let (took, later) = served(&line.waiters[0], at);
     assert!(took < AT_ONCE && later > fence, "{took:?}, {later} after {fence}");
     let _at = stops(&mut line.waiters[0]);
-    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    assert!(line.server.leftovers().is_empty(), "{:?}", line.server.leftovers());
     experiment.ran(1);
     experiment.saw("waiters served past the stopped", 1);
     experiment.finish();
@@ -219,7 +219,7 @@ async fn the_queue_of_the_dead_stays_for_ever() {
     for worker in &mut line.waiters {
         worker.kill();
     }
-    let remains = line.server.remains();
+    let remains = line.server.leftovers();
     assert_eq!(remains.len(), 3, "lock and queue: {remains:?}");
     for key in &remains {
         let left = line.server.pttl(key);
@@ -232,7 +232,7 @@ async fn the_queue_of_the_dead_stays_for_ever() {
     let guard = line.client.mutex("k").lock().await.unwrap();
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
     guard.release().await.unwrap();
-    assert!(line.server.remains().is_empty(), "{:?}", line.server.remains());
+    assert!(line.server.leftovers().is_empty(), "{:?}", line.server.leftovers());
     experiment.ran(1);
     experiment.saw("queues of the dead", 1);
     experiment.finish();

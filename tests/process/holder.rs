@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lock_core::{LostReason, Released};
-use lock_tests::{Experiment, RedisServer, Signal, client, dose, eventually, ms, within};
+use lock_testkit::{Experiment, RedisServer, Signal, client, eventually, ms, scale, within};
 
 use crate::support::worker::Worker;
 
@@ -52,7 +52,7 @@ async fn a_stopped_holder_does_not_create_its_lock_again() {
     let fault = "SIGSTOP of the holder until its lock is gone";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         let (worker, _) = Worker::hold(&server, "k", TTL);
         worker.signal(Signal::STOP);
         eventually("the lock expires", ms(10_000), || !server.has("lock:k")).await;
@@ -73,7 +73,7 @@ async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() 
     let fault = "SIGSTOP of holders with a renewal under way";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
-    for round in 0..dose(3) as u64 {
+    for round in 0..scale(3) as u64 {
         let keys = ["a", "b"];
         let workers = keys.map(|key| Worker::hold(&server, key, TTL).0);
         // From before the next renewal of each until after it, or after what is tried again then.

@@ -3,7 +3,7 @@
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Experiment, Op, RedisServer, classify, dose, eventually, ms};
+use lock_testkit::{Experiment, Op, RedisServer, classify, eventually, ms, scale};
 
 /// Clients that claim at the same time, each a key of its own.
 const CLIENTS: usize = 16;
@@ -53,7 +53,7 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
     while taken.get_message().is_ok() {}
     // Tells of each command that is executed.
     let () = server.cli("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 100000");
-    for round in 0..dose(8) {
+    for round in 0..scale(8) {
         let before = connections(&server);
         let () = server.cli("SLOWLOG RESET");
         server.pause();
@@ -82,6 +82,6 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
         experiment.saw("connections replaced", after);
         experiment.ran(1);
     }
-    eventually("nothing remains", ms(1_000), || server.remains().is_empty()).await;
+    eventually("nothing remains", ms(1_000), || server.leftovers().is_empty()).await;
     experiment.finish();
 }

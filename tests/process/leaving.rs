@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lock_tests::{Experiment, RedisServer, dose, eventually, ms};
+use lock_testkit::{Experiment, RedisServer, eventually, ms, scale};
 
 use crate::support::worker::Worker;
 
@@ -29,7 +29,7 @@ async fn a_holder_that_ends_early_keeps_its_lock() {
         let events = ["locks released"];
         let name = "released at once, and renewed no more";
         let mut experiment = Experiment::new(41, name, fault, &events);
-        for _ in 0..dose(1) {
+        for _ in 0..scale(1) {
             let server = RedisServer::start();
             let mut worker = leaver(&server, way);
             worker.tell("go");
@@ -41,7 +41,7 @@ async fn a_holder_that_ends_early_keeps_its_lock() {
             server.reset_calls();
             tokio::time::sleep(ms(TTL)).await;
             assert_eq!(server.script_calls(), 0, "{way}: something goes on");
-            assert!(server.remains().is_empty(), "{way}: {:?}", server.remains());
+            assert!(server.leftovers().is_empty(), "{way}: {:?}", server.leftovers());
             worker.tell("end");
             assert!(worker.ends_well());
             experiment.ran(1);
@@ -61,7 +61,7 @@ async fn a_holder_that_is_killed_or_forgets_its_guard_keeps_its_lock_beyond_its_
         let events = ["locks expired"];
         let name = "free when the ttl is over, not before";
         let mut experiment = Experiment::new(41, name, fault, &events);
-        for _ in 0..dose(1) {
+        for _ in 0..scale(1) {
             let server = RedisServer::start();
             let mut worker = leaver(&server, way);
             if way == "forget" {

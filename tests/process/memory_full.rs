@@ -1,7 +1,7 @@
 //! A server whose memory is full.
 
 use lock_core::{ErrorKind, Released};
-use lock_tests::{Experiment, RedisServer, Trace, client, eventually, ms, within};
+use lock_testkit::{Experiment, LogCapture, RedisServer, client, eventually, ms, within};
 
 use crate::support::worker::Worker;
 
@@ -25,9 +25,9 @@ async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
     let fault = "memory full, eviction by volatile-ttl";
     let mut experiment = Experiment::new(25, name, fault, &events);
     let server = RedisServer::start_with(&["maxmemory 3mb", "maxmemory-policy volatile-ttl"]);
-    let trace = Trace::start();
+    let log = LogCapture::start();
     let other = client(&server.url()).await;
-    assert!(trace.says("WARN", "noeviction"), "{}", trace.text());
+    assert!(log.contains("WARN", "noeviction"), "{}", log.text());
     experiment.saw("warnings at the start", 1);
     let (worker, fence) = Worker::hold(&server, "k", 3_000);
     fill(&server, || !server.has("lock:k"));
@@ -89,7 +89,7 @@ async fn a_full_server_refuses_claims_and_keeps_what_is_held() {
     let next = next.unwrap().unwrap();
     assert!(next.fencing_token().get() > fence);
     assert_eq!(next.release().await.unwrap(), Released::InTime);
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
     experiment.ran(1);
     experiment.finish();
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, LockClient};
-use lock_tests::history::now;
-use lock_tests::{Experiment, RedisServer, documented_user, dose, eventually, ms, within};
+use lock_testkit::history::now;
+use lock_testkit::{Experiment, RedisServer, documented_user, eventually, ms, scale, within};
 
 use crate::support::worker::Worker;
 
@@ -149,7 +149,7 @@ impl Scene {
         next.unwrap().unwrap().release().await.unwrap();
         wait_idle(client).await;
         assert!(ClientStats::of(client).is_idle());
-        eventually("nothing remains", ms(5_000), || server.remains().is_empty()).await;
+        eventually("nothing remains", ms(5_000), || server.leftovers().is_empty()).await;
         experiment.ran(1);
     }
 }
@@ -176,7 +176,7 @@ async fn refusal(refusal: Refusal) {
     }
     let name = "an error of the right kind at once, no storm of tries, recovery";
     let mut experiment = Experiment::new(40, name, refusal.fault, &events);
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         Scene::set().await.refuses(&refusal, &mut experiment).await;
     }
     experiment.finish();

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::PathBuf;
 use std::thread::sleep;
 
-use lock_tests::{Experiment, RedisServer, dose, ms};
+use lock_testkit::{Experiment, RedisServer, ms, scale};
 
 use crate::support::contest::{Contest, Outcome};
 use crate::support::worker::{End, Worker};
@@ -33,7 +33,7 @@ fn restarts(
         work: 20_000,
         tasks: 4,
         config,
-        ..Contest::fenced("restarts", 2, ms(dose(3) as u64 * 1_000))
+        ..Contest::fenced("restarts", 2, ms(scale(3) as u64 * 1_000))
     };
     let mut end = None;
     let outcome = contest.run(|field| {

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lock_tests::{Experiment, RedisServer, dose, ms, number};
+use lock_testkit::{Experiment, RedisServer, ms, number, scale};
 
 use self::faults::{Chance, Fault, HARMFUL, HARMLESS, MOVED_CLOCK, Scene};
 use crate::support::contest::{Contest, Field, Outcome};
@@ -25,7 +25,7 @@ const SHORT: u64 = 14;
 const PROGRESS: Duration = Duration::from_secs(30);
 
 fn contest(name: &'static str) -> Contest {
-    let seconds = number("LOCK_TESTS_SOAK").unwrap_or_else(|| dose(1) as u64 * SHORT);
+    let seconds = number("LOCK_TESTS_SOAK").unwrap_or_else(|| scale(1) as u64 * SHORT);
     Contest {
         ttl: TTL,
         processes: 8,

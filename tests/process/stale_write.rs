@@ -5,7 +5,7 @@
 
 use std::thread::sleep;
 
-use lock_tests::{Experiment, dose, ms};
+use lock_testkit::{Experiment, ms, scale};
 
 use crate::support::contest::{Contest, Outcome};
 
@@ -20,7 +20,7 @@ fn stop_holders(name: &'static str, resource: &'static str, fenced: bool) -> (Ou
         resource,
         fenced,
         bound: false,
-        ..Contest::new(name, 1, ms(dose(4) as u64 * 1_000))
+        ..Contest::new(name, 1, ms(scale(4) as u64 * 1_000))
     };
     let outcome = contest.run(|field| {
         let mut stopped = 0;

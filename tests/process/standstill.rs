@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lock_tests::{Experiment, dose, ms};
+use lock_testkit::{Experiment, ms, scale};
 
 use crate::support::contest::{Contest, Field};
 use crate::support::worker::Worker;
@@ -19,7 +19,7 @@ fn still_holds(worker: Worker) -> bool {
 
 /// Contends while the server stands still, now and then, for less than a lease and for more. `stand` makes it, for a time.
 fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&Field, Duration)) {
-    let span = ms(dose(5) as u64 * 1_000);
+    let span = ms(scale(5) as u64 * 1_000);
     let (ttl, renewed) = (TTL, TTL);
     let contest = Contest { ttl, renewed, wait: 700, work: 2_000, ..Contest::new(name, 3, span) };
     let outcome = contest.run(|field| {

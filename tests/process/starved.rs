@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use lock_tests::{Experiment, RedisServer, Signal, client, dose, ms};
+use lock_testkit::{Experiment, RedisServer, Signal, client, ms, scale};
 
 use crate::support::worker::{Worker, number};
 
@@ -53,7 +53,7 @@ fn bodies(
         experiment.ran(locks);
     }
     assert!(worker.ends_well());
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 fn experiment(number: u32, fault: &'static str) -> Experiment {
@@ -69,7 +69,7 @@ fn a_blocked_runtime_polls_a_body_after_its_deadline() {
         "1,000 leases on one connection, all threads of the runtime blocked for 0.5, 1.5 and 3 ttl";
     let mut experiment = experiment(42, fault);
     let ttl = 900;
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         bodies(&mut experiment, (ttl, 1_000), &[ttl / 2, ttl * 3 / 2, ttl * 3], |_, _| {});
     }
     experiment.finish();
@@ -81,7 +81,7 @@ fn a_stopped_process_polls_a_body_after_its_deadline() {
     let mut experiment =
         experiment(43, "SIGSTOP of the process until the leases of its bodies are over");
     let ttl = 600;
-    let rounds = dose(4);
+    let rounds = scale(4);
     bodies(&mut experiment, (ttl, 200), &vec![0; rounds], |worker, round| {
         // At any time between two renewals.
         sleep(ms(ttl / 3 * (round as u64 % 4) / 4));
@@ -128,14 +128,14 @@ async fn a_thousand_leases_on_one_connection_lose_one() {
         guards.push(claim.await.unwrap().unwrap());
     }
     server.reset_calls();
-    for _ in 0..dose(4) {
+    for _ in 0..scale(4) {
         tokio::time::sleep(ms(1_000)).await;
         assert!(guards.iter().all(|guard| guard.is_valid()), "one was lost");
         experiment.ran(1);
     }
     // What each call asks is one GET for each lease.
     let (calls, renewals) = (server.script_calls(), server.calls("get"));
-    let seconds = dose(4) as u64;
+    let seconds = scale(4) as u64;
     // One for each second at least, for each lease; a hundredth of as many calls.
     assert!(renewals >= (seconds - 1) * GUARDS as u64, "{renewals} renewals in {seconds} s");
     assert!(calls < renewals / 10, "{calls} calls for {renewals} renewals");
@@ -146,6 +146,6 @@ async fn a_thousand_leases_on_one_connection_lose_one() {
         drop(guard);
     }
     lock_core::testing::wait_idle(&client).await;
-    assert!(server.remains().is_empty());
+    assert!(server.leftovers().is_empty());
     experiment.finish();
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient};
-use lock_tests::{Experiment, RedisServer, free_port, ms, within};
+use lock_testkit::{Experiment, RedisServer, free_port, ms, within};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
 use crate::support::worker::Worker;

@@ -4,8 +4,8 @@ use std::thread::sleep;
 
 use lock_core::fencing::{StaleFence, set_if_newer};
 use lock_core::{FencingToken, Released};
-use lock_tests::history::now;
-use lock_tests::{Experiment, client, dose, eventually, ms, within};
+use lock_testkit::history::now;
+use lock_testkit::{Experiment, client, eventually, ms, scale, within};
 
 use crate::support::contest::Contest;
 use crate::support::history::Ground;
@@ -24,7 +24,7 @@ async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
     let name = "the next holder has a greater number, a late write is refused, the loss is noticed";
     let fault = "the server's clock jumps by +60 s";
     let mut experiment = Experiment::new(26, name, fault, &events);
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         clock.shift(0);
         let server = clock.server(&[]);
         let (holder, first) = Worker::hold(&server, "k", 9_000);
@@ -64,7 +64,7 @@ async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
     let name = "a release frees at once and leaves no key, numbers grow";
     let fault = "the server's clock jumps by -600 s";
     let mut experiment = Experiment::new(26, name, fault, &events);
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         clock.shift(0);
         let server = clock.server(&[]);
         let (holder, first) = Worker::hold(&server, "k", 6_000);
@@ -82,7 +82,7 @@ async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
         assert!(when - at < 1_000_000_000, "handed over after {} ms", (when - at) / 1_000_000);
         experiment.saw("releases that freed at once", 1);
         assert_eq!(next.release().released, "Ok(InTime)");
-        assert!(server.remains().is_empty(), "{:?}", server.remains());
+        assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
         experiment.ran(1);
     }
     experiment.finish();
@@ -123,7 +123,7 @@ const NAME: &str = "numbers grow, a resource that checks them loses no update, n
 #[test]
 fn a_clock_that_jumps_about_makes_no_number_smaller() {
     let fault = "the server's clock jumps by up to 600 s every 300 ms, both ways";
-    let span = ms(dose(4) as u64 * 1_000);
+    let span = ms(scale(4) as u64 * 1_000);
     let contest = Contest { ttl: 3_000, work: 200_000, ..Contest::fenced("jumps", 2, span) };
     moved((NAME, fault, "jumps"), contest, |clock, round| {
         sleep(ms(300));
@@ -135,7 +135,7 @@ fn a_clock_that_jumps_about_makes_no_number_smaller() {
 #[test]
 fn a_clock_that_runs_fast_and_slow_makes_no_number_smaller() {
     let fault = "the server's clock gains a second within 200 ms, and loses it again";
-    let span = ms(dose(4) as u64 * 1_000);
+    let span = ms(scale(4) as u64 * 1_000);
     let contest = Contest { ttl: 900, work: 250_000, ..Contest::fenced("ramp", 2, span) };
     moved((NAME, fault, "ramps"), contest, |clock, round| {
         for step in 1..=20 {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lock_tests::{Dice, Experiment, RedisServer, dose};
+use lock_testkit::{Experiment, RedisServer, Rng, scale};
 use redis::{ConnectionLike, Value};
 
 use crate::fake::{Fake, Reply};
@@ -41,7 +41,7 @@ fn the_server_in_memory_answers_as_a_real_one() {
         "random commands and scripts on both",
         &["commands", "scripts", "errors", "expired keys"],
     );
-    let sequences = dose(SEQUENCES) as u64;
+    let sequences = scale(SEQUENCES) as u64;
     let (next, total) = (AtomicU64::new(0), Mutex::new(Seen::default()));
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
@@ -92,20 +92,20 @@ struct Seen {
 /// Sends the same commands to both; `None` if they differ where time decides: when a key may have expired on
 /// one of them in between.
 fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
-    let (mut dice, mut seen, mut before) = (Dice::new(seed), Seen::default(), Vec::new());
+    let (mut rng, mut seen, mut before) = (Rng::new(seed), Seen::default(), Vec::new());
     let fake = Fake::new(EXACT, Log::new(Reader::Nobody));
     redis::cmd("FLUSHALL").exec(real).unwrap();
     redis::cmd("SCRIPT").arg("FLUSH").exec(real).unwrap();
     let mut since = Instant::now();
     for _ in 0..COMMANDS {
-        if dice.chance(3) {
+        if rng.chance(3) {
             // Longer than the shortest lives, and much shorter than the others.
             let there = keys_of(real);
             std::thread::sleep(Duration::from_millis(40));
             since = Instant::now();
             seen.expired += there - keys_of(real);
         }
-        let args = any_command(&mut dice);
+        let args = any_command(&mut rng);
         let (name, rest) = args.split_first().unwrap();
         let mut cmd = redis::cmd(std::str::from_utf8(name).unwrap());
         for arg in rest {
@@ -159,51 +159,51 @@ const TOKENS: [&str; 3] = [
 /// In milliseconds: over after the sleep, or long after the sequence.
 const LIVES: [&str; 2] = ["30", "50000"];
 
-fn any_command(dice: &mut Dice) -> Vec<Vec<u8>> {
-    let key = dice.one_of(&KEYS);
-    let member_of = |dice: &mut Dice| format!("m{}", dice.within(0..=3));
-    let token = dice.one_of(&TOKENS);
-    let life = dice.one_of(&LIVES);
-    let score = dice.within(0..=5).to_string();
-    let line = match dice.within(0..=24) {
+fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let key = rng.one_of(&KEYS);
+    let member_of = |rng: &mut Rng| format!("m{}", rng.within(0..=3));
+    let token = rng.one_of(&TOKENS);
+    let life = rng.one_of(&LIVES);
+    let score = rng.within(0..=5).to_string();
+    let line = match rng.within(0..=24) {
         0 => format!("GET {key}"),
         1 => format!("SET {key} {token} NX PX {life}"),
         2 => format!("SET {key} {token} PX {life}"),
         3 => format!("SET {key} {token} GET"),
-        4 => format!("MGET {} {}", key, dice.one_of(&KEYS)),
+        4 => format!("MGET {} {}", key, rng.one_of(&KEYS)),
         5 => format!("DEL {key}"),
-        6 => format!("EXISTS {} {}", key, dice.one_of(&KEYS)),
+        6 => format!("EXISTS {} {}", key, rng.one_of(&KEYS)),
         7 => format!("PTTL {key}"),
         8 => format!("PEXPIRE {key} {life}"),
-        9 => format!("ZADD {key} NX {score} {}", member_of(dice)),
-        10 => format!("ZADD {key} {score} {}", member_of(dice)),
-        11 => format!("ZREM {key} {} {}", member_of(dice), member_of(dice)),
-        12 => format!("ZSCORE {key} {}", member_of(dice)),
-        13 => format!("ZRANK {key} {}", member_of(dice)),
-        14 => format!("ZRANGE {key} 0 {}", dice.one_of(&["0", "-1", "1"])),
-        15 => format!("ZRANGEBYSCORE {key} -inf {score} LIMIT 0 {}", dice.within(0..=3)),
+        9 => format!("ZADD {key} NX {score} {}", member_of(rng)),
+        10 => format!("ZADD {key} {score} {}", member_of(rng)),
+        11 => format!("ZREM {key} {} {}", member_of(rng), member_of(rng)),
+        12 => format!("ZSCORE {key} {}", member_of(rng)),
+        13 => format!("ZRANK {key} {}", member_of(rng)),
+        14 => format!("ZRANGE {key} 0 {}", rng.one_of(&["0", "-1", "1"])),
+        15 => format!("ZRANGEBYSCORE {key} -inf {score} LIMIT 0 {}", rng.within(0..=3)),
         16 => format!("ZPOPMIN {key}"),
         17 => "PUBLISH nobody hears".to_owned(),
-        18 => dice.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
-        _ => return any_script(dice),
+        18 => rng.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
+        _ => return any_script(rng),
     };
     line.split(' ').map(|arg| arg.as_bytes().to_vec()).collect()
 }
 
 /// A call of a shipped script for one or two locks.
-fn any_script(dice: &mut Dice) -> Vec<Vec<u8>> {
-    let which = dice.within(0..=2) as usize;
-    let mut args = if dice.chance(10) {
+fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let which = rng.within(0..=2) as usize;
+    let mut args = if rng.chance(10) {
         vec!["EVALSHA".to_owned(), redis::Script::new(SCRIPTS[which]).get_hash().to_owned()]
     } else {
         vec!["EVAL".to_owned(), SCRIPTS[which].to_owned()]
     };
-    let locks = if dice.chance(70) { vec!["a"] } else { vec!["a", "b"] };
-    let tokens: Vec<_> = locks.iter().map(|_| dice.one_of(&TOKENS)).collect();
+    let locks = if rng.chance(70) { vec!["a"] } else { vec!["a", "b"] };
+    let tokens: Vec<_> = locks.iter().map(|_| rng.one_of(&TOKENS)).collect();
     let members = tokens.iter().map(|token| {
         // Nobody is subscribed, so that one who is said to be counts as gone.
-        let sign = dice.one_of(&["=", "~"]);
-        format!("{token}:{}:{sign}{}", dice.one_of(&LIVES), if sign == "=" { "inbox" } else { "" })
+        let sign = rng.one_of(&["=", "~"]);
+        format!("{token}:{}:{sign}{}", rng.one_of(&LIVES), if sign == "=" { "inbox" } else { "" })
     });
     let members: Vec<_> = members.collect();
     let names = locks.iter().map(|lock| format!("lock:{lock}"));
@@ -212,7 +212,7 @@ fn any_script(dice: &mut Dice) -> Vec<Vec<u8>> {
         args.push(locks.len().to_string());
         args.extend(names);
         for token in tokens {
-            args.extend([token.to_owned(), dice.one_of(&LIVES).to_owned()]);
+            args.extend([token.to_owned(), rng.one_of(&LIVES).to_owned()]);
         }
     } else {
         args.push((1 + 2 * locks.len()).to_string());
@@ -224,14 +224,14 @@ fn any_script(dice: &mut Dice) -> Vec<Vec<u8>> {
         for token in &tokens {
             args.push((*token).to_owned());
             if which == 0 {
-                args.push(dice.one_of(&LIVES).to_owned());
+                args.push(rng.one_of(&LIVES).to_owned());
                 // Void, or good for long.
-                args.push(dice.one_of(&["1000000", "9000000000000000"]).to_owned());
+                args.push(rng.one_of(&["1000000", "9000000000000000"]).to_owned());
             } else {
-                args.push(dice.one_of(&["0", "0", "0", "50000"]).to_owned());
+                args.push(rng.one_of(&["0", "0", "0", "50000"]).to_owned());
             }
         }
-        if dice.chance(50) {
+        if rng.chance(50) {
             args.extend(members);
         }
     }

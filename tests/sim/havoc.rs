@@ -12,16 +12,16 @@ impl Stage {
     /// Injects one that is over after `span`. Whether a client was killed.
     pub(crate) fn inject(&mut self, span: Duration) -> bool {
         let Self { world, fake, net, .. } = self;
-        let chosen = self.dice.within(0..=self.lives.len() as u64 - 1) as usize;
+        let chosen = self.rng.within(0..=self.lives.len() as u64 - 1) as usize;
         let machine = self.lives[chosen].machine.clone();
-        let way = self.dice.one_of(&[Way::Up, Way::Down]);
+        let way = self.rng.one_of(&[Way::Up, Way::Down]);
         let note = |what: &str| {
             world.log.note(|| format!("FAULT {what}: client {chosen}, {way:?}, {span:?}"))
         };
         let struck = |world: &World, times: usize| {
             world.count(|counts| counts.faults += usize::from(times > 0));
         };
-        match self.dice.within(0..=11) {
+        match self.rng.within(0..=11) {
             0 | 1 => {
                 note("packets in one direction are held up");
                 machine.hold(way);
@@ -58,7 +58,7 @@ impl Stage {
                 if machine.is_dead() {
                     return false;
                 }
-                machine.kill(self.dice.chance(50));
+                machine.kill(self.rng.chance(50));
                 self.lives[chosen].task.abort();
                 struck(world, 1);
                 world.count(|counts| counts.killed += 1);

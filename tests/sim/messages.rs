@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::ErrorKind;
-use lock_tests::{Experiment, ms};
+use lock_testkit::{Experiment, ms};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::net::Way;
@@ -24,13 +24,13 @@ fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
     experiment(about, 200, async |mut setting| {
         let case = setting.case.clone();
         let (client, machine) = setting.client().await;
-        let wait = setting.dice.one_of(&[ms(50), ms(300), ms(5_000)]);
+        let wait = setting.rng.one_of(&[ms(50), ms(300), ms(5_000)]);
         machine.hold(Way::Down);
         let asked = tokio::spawn(client.mutex("k").with_wait(wait).lock());
         let before = setting.fake.counts().acquires;
-        sleep(setting.dice.ms(10..=1_500)).await;
+        sleep(setting.rng.ms(10..=1_500)).await;
         assert!(setting.fake.counts().acquires > before, "{case}: it was asked for");
-        if setting.dice.chance(50) {
+        if setting.rng.chance(50) {
             machine.reset(true);
         }
         machine.release(Way::Down);
@@ -38,7 +38,7 @@ fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
         let granted = match asked.await.unwrap() {
             Ok(guard) => {
                 assert!(guard.is_valid());
-                assert!(!setting.fake.remains().is_empty());
+                assert!(!setting.fake.leftovers().is_empty());
                 guard.release().await.unwrap();
                 true
             }
@@ -69,14 +69,14 @@ fn a_claim_that_arrives_late_is_void() {
         machine.hold(Way::Up);
         let start = Instant::now();
         let asked = tokio::spawn(client.mutex("k").try_lock());
-        let held_up = setting.dice.ms(1..=900);
+        let held_up = setting.rng.ms(1..=900);
         sleep(held_up).await;
         machine.release(Way::Up);
         sleep(ms(5)).await;
         // That of the clock at the server is at most what a packet takes.
         let late = held_up > REQUEST + ms(10);
         if late {
-            let remains = setting.fake.remains();
+            let remains = setting.fake.leftovers();
             assert!(remains.is_empty(), "{case}: {remains:?} after {held_up:?}");
             let free = other.mutex("k").try_lock().await.unwrap();
             free.expect("nobody has it").release().await.unwrap();
@@ -115,7 +115,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
             let extended = guard.extend(ms(20_000)).await;
             assert!(extended.unwrap_err().is_unknown());
         }
-        if setting.dice.chance(50) {
+        if setting.rng.chance(50) {
             // The release is held up as well, on the next stream.
             client.mutex("other").lock().await.unwrap().release().await.unwrap();
             machine.hold_open_streams(Way::Up);
@@ -154,8 +154,8 @@ fn a_waiter_finds_its_grant_though_every_message_is_lost() {
         let (waiter, _) = setting.client().await;
         let guard = holder.mutex("k").lock().await.unwrap();
         let asked = tokio::spawn(waiter.mutex("k").wait_forever().lock());
-        setting.fake.lose_messages(setting.dice.one_of(&[ms(60_000), ms(40)]));
-        sleep(setting.dice.ms(1..=2_500)).await;
+        setting.fake.lose_messages(setting.rng.one_of(&[ms(60_000), ms(40)]));
+        sleep(setting.rng.ms(1..=2_500)).await;
         guard.release().await.unwrap();
         let free = Instant::now();
         let got = timeout(ms(20_000), asked).await.unwrap().unwrap().unwrap();

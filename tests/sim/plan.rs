@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use lock_tests::Dice;
+use lock_testkit::Rng;
 
 use crate::fake::Traits;
 use crate::net::Latency;
@@ -37,29 +37,29 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn roll(dice: &mut Dice) -> Self {
-        let usual = dice.within(0..=5);
-        let longest = dice.one_of(&[5, 20, 200]);
-        let may_forget = dice.chance(25);
-        let ttl = match dice.within(0..=11) {
+    pub(crate) fn roll(rng: &mut Rng) -> Self {
+        let usual = rng.within(0..=5);
+        let longest = rng.one_of(&[5, 20, 200]);
+        let may_forget = rng.chance(25);
+        let ttl = match rng.within(0..=11) {
             // Far longer than anything but a lock that is left to it.
             ..LONG_TTLS => 10_000,
             short => [300, 1_000, 3_000][short as usize % 3],
         };
         Self {
             ttl: Duration::from_millis(ttl),
-            clients: dice.within(2..=4),
+            clients: rng.within(2..=4),
             traits: Traits {
-                resp3: dice.chance(80),
-                clock_rate: dice.within(SLOWEST_CLOCK..=FASTEST_CLOCK),
+                resp3: rng.chance(80),
+                clock_rate: rng.within(SLOWEST_CLOCK..=FASTEST_CLOCK),
             },
-            latency: Latency { usual, longest: longest.max(usual), slow: dice.within(0..=20) },
-            request_timeout: Duration::from_millis(dice.one_of(&[100, 500])),
-            faults: dice.within(LEAST_FAULTS..=MOST_FAULTS),
-            lost_answers: dice.within(1..=MOST_LOST_ANSWERS),
+            latency: Latency { usual, longest: longest.max(usual), slow: rng.within(0..=20) },
+            request_timeout: Duration::from_millis(rng.one_of(&[100, 500])),
+            faults: rng.within(LEAST_FAULTS..=MOST_FAULTS),
+            lost_answers: rng.within(1..=MOST_LOST_ANSWERS),
             may_forget,
-            drains: dice.chance(40),
-            unfenced: !may_forget && dice.chance(50),
+            drains: rng.chance(40),
+            unfenced: !may_forget && rng.chance(50),
         }
     }
 

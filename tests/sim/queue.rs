@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_tests::{Dice, Experiment, ms};
+use lock_testkit::{Experiment, Rng, ms};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::crowd;
@@ -53,7 +53,7 @@ fn fifty_waiters_are_served_in_turn_though_some_die() {
         &["served", "killed waiters", "claims of the dead that ran out"],
     );
     let total = Mutex::new((0, 0, 0, Duration::ZERO));
-    let seeds = lock_tests::dose(SEEDS);
+    let seeds = lock_testkit::scale(SEEDS);
     crowd::each(0..seeds as u64, |seed| {
         let traits = Traits { resp3: !seed.is_multiple_of(3), ..EXACT };
         let seen = simulated(seed, traits, async |setting| queue(setting, seed).await);
@@ -83,11 +83,11 @@ async fn queue(mut setting: Setting, seed: u64) -> Seen {
     }
     let free = Instant::now();
     guard.release().await.unwrap();
-    let mut dice = setting.dice.split();
-    let deaths = dice.within(4..=12);
+    let mut rng = setting.rng.split();
+    let deaths = rng.within(4..=12);
     for _ in 0..deaths {
-        sleep(dice.ms(0..=120)).await;
-        kill_one(&mut waiters, &mut dice, &served);
+        sleep(rng.ms(0..=120)).await;
+        kill_one(&mut waiters, &mut rng, &served);
     }
     let limit = STEP * WAITERS as u32 + DEAD * deaths as u32;
     for (number, waiter) in waiters.iter_mut().enumerate().filter(|(_, waiter)| !waiter.dead) {
@@ -110,7 +110,7 @@ async fn waiter(setting: &Setting, number: usize, served: &Served) -> Waiter {
 }
 
 /// Kills one who has not been served yet.
-fn kill_one(waiters: &mut [Waiter], dice: &mut Dice, served: &Served) {
+fn kill_one(waiters: &mut [Waiter], rng: &mut Rng, served: &Served) {
     let served: Vec<_> = served.lock().unwrap().iter().map(|(number, _)| *number).collect();
     let waiting = waiters.iter_mut().enumerate();
     let mut waiting: Vec<_> =
@@ -119,9 +119,9 @@ fn kill_one(waiters: &mut [Waiter], dice: &mut Dice, served: &Served) {
         return;
     }
     // Mostly one whose turn is near.
-    let far = (waiting.len() - 1).min(if dice.chance(70) { 5 } else { WAITERS });
-    let (_, one) = &mut waiting[dice.within(0..=far as u64) as usize];
-    one.machine.kill(dice.chance(50));
+    let far = (waiting.len() - 1).min(if rng.chance(70) { 5 } else { WAITERS });
+    let (_, one) = &mut waiting[rng.within(0..=far as u64) as usize];
+    one.machine.kill(rng.chance(50));
     one.task.abort();
     one.dead = true;
 }

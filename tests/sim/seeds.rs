@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use lock_tests::{Experiment, dose, number};
+use lock_testkit::{Experiment, number, scale};
 
 use crate::crowd;
 use crate::log::Reader;
@@ -40,7 +40,7 @@ fn seeds() -> Range<u64> {
     if let Some(seed) = number("LOCK_SIM_SEED") {
         return seed..seed + 1;
     }
-    let seeds = number("LOCK_SIM_SEEDS").unwrap_or_else(|| dose(SEEDS) as u64);
+    let seeds = number("LOCK_SIM_SEEDS").unwrap_or_else(|| scale(SEEDS) as u64);
     assert!(seeds > 0, "LOCK_SIM_SEEDS=0: nothing is to be run");
     0..seeds
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, Seeded, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::{Dice, Experiment, dose};
+use lock_testkit::{Experiment, Rng, scale};
 use tokio::time::timeout;
 
 use crate::fake::{Fake, Traits};
@@ -16,7 +16,7 @@ use crate::net::{Latency, Machine, Net};
 pub(crate) struct Setting {
     pub(crate) fake: Fake,
     pub(crate) net: Net,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
     /// How a test that fails names it.
     pub(crate) case: String,
 }
@@ -39,10 +39,10 @@ pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Set
         .build()
         .unwrap();
     runtime.block_on(async {
-        let mut dice = Dice::new(seed);
+        let mut rng = Rng::new(seed);
         let fake = Fake::new(traits, Log::new(Reader::Nobody));
-        let net = Net::new(fake.clone(), NEAR, REQUEST, dice.split());
-        what(Setting { fake, net, dice, case: format!("seed {seed}") }).await
+        let net = Net::new(fake.clone(), NEAR, REQUEST, rng.split());
+        what(Setting { fake, net, rng, case: format!("seed {seed}") }).await
     })
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn experiment<const N: usize>(
     seeds: usize,
     what: impl AsyncFn(Setting) -> [(&'static str, usize); N],
 ) {
-    for seed in 0..dose(seeds) as u64 {
+    for seed in 0..scale(seeds) as u64 {
         let seen = simulated(seed, EXACT, &what);
         experiment.ran(1);
         for (event, count) in seen {
@@ -87,7 +87,7 @@ impl Setting {
         let done = timeout(SOON, wait_idle(client)).await;
         assert!(done.is_ok(), "{what}: {:?}", ClientStats::of(client));
         assert!(ClientStats::of(client).is_idle(), "{what}: {:?}", ClientStats::of(client));
-        let remains = self.fake.remains();
+        let remains = self.fake.leftovers();
         assert!(remains.is_empty(), "{what}: {remains:?}");
     }
 }

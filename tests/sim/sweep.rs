@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_tests::dropped::{Moment, Operation, Rival, Trial};
-use lock_tests::{Experiment, dose};
+use lock_testkit::{Experiment, scale};
+use lock_tests::cancellation::{Moment, Operation, Rival, Trial};
 
 use crate::crowd;
 use crate::fake::Traits;
@@ -61,7 +61,7 @@ fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
     let (operations, seen) = (Operation::all(), Mutex::new(Seen::default()));
     let failure = Mutex::new(None);
     let count = operations.len() as u64;
-    crowd::each(0..dose(SEEDS) as u64 * count, |number| {
+    crowd::each(0..scale(SEEDS) as u64 * count, |number| {
         let operation = &operations[(number % count) as usize];
         let one = AssertUnwindSafe(|| sweep(operation, number / count, number, &seen));
         if let Err(panic) = catch_unwind(one) {
@@ -136,7 +136,7 @@ fn drop_at(seed: u64, case: Case<'_>) -> bool {
                 Fault::Silence => Some(&|| machine.silence(Way::Down)),
             },
             remains: &|| {
-                let remains = setting.fake.remains().into_iter();
+                let remains = setting.fake.leftovers().into_iter();
                 // What a check at the start that lost its connection leaves expires by itself: no lock can be called like that.
                 let excused = |name: &String| {
                     !matches!(fault, Fault::None) && name.starts_with("lock:{0}:check:")

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, Lease, LockClient, Mutex, MutexGuard, Released};
-use lock_tests::Dice;
+use lock_testkit::Rng;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::history::Turn;
@@ -20,7 +20,7 @@ pub(crate) struct Task {
     /// Whether it was asked before that, the last time.
     pub(crate) asked_before_drain: bool,
     pub(crate) owner: usize,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
 }
 
 /// How long a call may take besides what it was given: a store's grace, and the timers' granularity.
@@ -34,20 +34,20 @@ const RELEASE: Duration = Duration::from_millis(3_000);
 
 impl Task {
     pub(crate) async fn run(mut self) {
-        for _ in 0..self.dice.within(2..=4) {
-            sleep(self.dice.ms(0..=150)).await;
-            let key = if self.dice.chance(70) { 0 } else { self.dice.within(0..=2) as usize };
+        for _ in 0..self.rng.within(2..=4) {
+            sleep(self.rng.ms(0..=150)).await;
+            let key = if self.rng.chance(70) { 0 } else { self.rng.within(0..=2) as usize };
             let mutex = self.client.mutex(format!("k{key}"));
-            if self.is_draining() && self.dice.chance(50) {
+            if self.is_draining() && self.rng.chance(50) {
                 return;
             }
-            match self.dice.within(0..=if self.world.plan.unfenced { 12 } else { 9 }) {
+            match self.rng.within(0..=if self.world.plan.unfenced { 12 } else { 9 }) {
                 0..=3 => self.take_turn(key, mutex).await,
                 4 => self.give_up(key, mutex).await,
                 5 => self.try_once(key, mutex).await,
                 6 => self.extend(key, mutex).await,
                 7 => {
-                    let min_hold = self.dice.ms(10..=400);
+                    let min_hold = self.rng.ms(10..=400);
                     self.take_turn(key, mutex.with_min_hold(min_hold)).await;
                 }
                 8 => self.run_bound(key, mutex).await,
@@ -59,11 +59,11 @@ impl Task {
 
     /// Some time to hold a lock for: mostly short, so that others of the process wait meanwhile.
     fn span(&mut self) -> Duration {
-        if self.dice.chance(75) {
-            return self.dice.ms(0..=30);
+        if self.rng.chance(75) {
+            return self.rng.ms(0..=30);
         }
         let ttl = self.world.plan.ttl.as_millis() as u64;
-        self.dice.ms(0..=LONGEST_HOLD.min(2 * ttl))
+        self.rng.ms(0..=LONGEST_HOLD.min(2 * ttl))
     }
 
     async fn take_turn(&mut self, key: usize, mutex: Mutex) {
@@ -80,7 +80,7 @@ impl Task {
 
     async fn without_fencing(&mut self, key: usize, mutex: Mutex) {
         let mutex = mutex.without_fencing();
-        if self.dice.chance(50) {
+        if self.rng.chance(50) {
             self.take_turn(key, mutex).await;
         } else {
             self.try_once(key, mutex).await;
@@ -89,7 +89,7 @@ impl Task {
 
     async fn extend(&mut self, key: usize, mutex: Mutex) {
         if let Some((turn, guard)) = self.lock(key, mutex).await {
-            let longer = self.world.plan.ttl + self.dice.ms(0..=1_000);
+            let longer = self.world.plan.ttl + self.rng.ms(0..=1_000);
             match guard.extend(longer).await {
                 Ok(()) => self.world.count(|counts| counts.extended += 1),
                 Err(error) => self.failed("extend", &error),
@@ -102,7 +102,7 @@ impl Task {
 
     /// Waits, but not to the end.
     async fn give_up(&mut self, key: usize, mutex: Mutex) {
-        let patience = self.dice.ms(0..=400);
+        let patience = self.rng.ms(0..=400);
         let asked = self.asks("asks, impatiently", key);
         match timeout(patience, mutex.wait_forever().lock()).await {
             Ok(Ok(guard)) => {
@@ -113,7 +113,7 @@ impl Task {
                     drop(guard);
                 } else {
                     // Or in the middle of the release.
-                    let patience = self.dice.ms(0..=5);
+                    let patience = self.rng.ms(0..=5);
                     if timeout(patience, guard.release()).await.is_err() {
                         self.world.count(|counts| counts.cancelled += 1);
                     }
@@ -175,7 +175,7 @@ impl Task {
     }
 
     async fn lock(&mut self, key: usize, mutex: Mutex) -> Option<(usize, MutexGuard)> {
-        let wait = self.dice.one_of(&[Some(20), Some(300), Some(1_000), Some(3_000), None, None]);
+        let wait = self.rng.one_of(&[Some(20), Some(300), Some(1_000), Some(3_000), None, None]);
         let asked = self.asks("asks", key);
         let held = self.world.is_held(key);
         let start = Instant::now();
@@ -240,8 +240,7 @@ impl Task {
     /// Sends a write to what the lock protects. Mostly it arrives soon, but it may take longer than the lease lasts.
     fn write(&mut self, turn: usize) {
         let ttl = self.world.plan.ttl.as_millis() as u64;
-        let way =
-            if self.dice.chance(10) { self.dice.ms(0..=2 * ttl) } else { self.dice.ms(0..=5) };
+        let way = if self.rng.chance(10) { self.rng.ms(0..=2 * ttl) } else { self.rng.ms(0..=5) };
         let world = self.world.clone();
         let turn = world.history.turn(turn);
         if turn.fence == 0 {
@@ -257,7 +256,7 @@ impl Task {
 
     async fn end(&mut self, guard: MutexGuard) {
         self.world.log.note(|| format!("{} releases", self.owner));
-        if self.dice.chance(30) {
+        if self.rng.chance(30) {
             return drop(guard);
         }
         let start = Instant::now();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, Seeded, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_tests::Dice;
+use lock_testkit::Rng;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -78,10 +78,10 @@ pub(crate) fn run_with(seed: u64, reader: Reader, change: impl FnOnce(&mut Plan)
     let _seeded = Seeded::with(seed);
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
-    let mut dice = Dice::new(seed);
-    let mut plan = Plan::roll(&mut dice);
+    let mut rng = Rng::new(seed);
+    let mut plan = Plan::roll(&mut rng);
     change(&mut plan);
-    runtime.block_on(simulate(plan, dice, reader))
+    runtime.block_on(simulate(plan, rng, reader))
 }
 
 impl World {
@@ -107,7 +107,7 @@ impl World {
 
     /// Whether somebody has the lock, as far as the server knows.
     pub(crate) fn is_held(&self, key: usize) -> bool {
-        self.fake.remains().contains(&format!("lock:k{key}"))
+        self.fake.leftovers().contains(&format!("lock:k{key}"))
     }
 
     pub(crate) fn violation(&self, what: String) {
@@ -117,12 +117,12 @@ impl World {
 }
 
 /// The clients of a machine, one after another: each until all its tasks have had their turns and all is released.
-async fn live(world: World, machine: Machine, number: usize, mut dice: Dice) {
-    if world.plan.drains && dice.chance(50) {
-        serve(&world, machine.clone(), number, dice.split(), Some(dice.ms(0..=DRAINS_BEGIN))).await;
+async fn live(world: World, machine: Machine, number: usize, mut rng: Rng) {
+    if world.plan.drains && rng.chance(50) {
+        serve(&world, machine.clone(), number, rng.split(), Some(rng.ms(0..=DRAINS_BEGIN))).await;
         world.log.note(|| format!("client {number} starts again"));
     }
-    serve(&world, machine, number, dice, None).await;
+    serve(&world, machine, number, rng, None).await;
     world.log.note(|| format!("client {number} is done"));
 }
 
@@ -131,7 +131,7 @@ async fn serve(
     world: &World,
     machine: Machine,
     number: usize,
-    mut dice: Dice,
+    mut rng: Rng,
     drained_after: Option<Duration>,
 ) {
     let store = RedisStore::builder("redis://simulated/")
@@ -143,7 +143,7 @@ async fn serve(
     let client = LockClient::builder(store).with_defaults(options).build().unwrap();
     let draining = Arc::new(AtomicBool::new(false));
     let mut tasks = JoinSet::new();
-    for task in 0..dice.within(1..=3) as usize {
+    for task in 0..rng.within(1..=3) as usize {
         let owner = number * 10 + task;
         let task = Task {
             world: world.clone(),
@@ -151,12 +151,12 @@ async fn serve(
             draining: Arc::clone(&draining),
             asked_before_drain: true,
             owner,
-            dice: dice.split(),
+            rng: rng.split(),
         };
         tasks.spawn(task.run());
     }
     if let Some(after) = drained_after {
-        let limit = dice.ms(50..=3_000);
+        let limit = rng.ms(50..=3_000);
         let (world, client) = (world.clone(), client.clone());
         tasks.spawn(async move {
             sleep(after).await;
@@ -199,14 +199,14 @@ pub(crate) struct Stage {
     pub(crate) fake: Fake,
     pub(crate) net: Net,
     pub(crate) lives: Vec<Life>,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Rng,
 }
 
-async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
+async fn simulate(plan: Plan, mut rng: Rng, reader: Reader) -> Outcome {
     let log = Log::new(reader);
     log.note(|| format!("{plan:?}"));
     let fake = Fake::new(plan.traits, log.clone());
-    let net = Net::new(fake.clone(), plan.latency, plan.request_timeout, dice.split());
+    let net = Net::new(fake.clone(), plan.latency, plan.request_timeout, rng.split());
     let world = World {
         plan: Arc::new(plan),
         log,
@@ -221,7 +221,7 @@ async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
         fake: fake.clone(),
         net: net.clone(),
         lives: Vec::new(),
-        dice,
+        rng,
     };
     for _ in 0..world.plan.clients {
         stage.start_client();
@@ -229,11 +229,11 @@ async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
     stage.lose_answers();
     let killed = stage.wreak_havoc().await;
     stage.all_served().await;
-    let mut remains = fake.remains();
+    let mut remains = fake.leftovers();
     // Nor does anybody release what was left when a drain had to end.
     if killed || world.told.lock().unwrap().left_to_ttl {
         sleep(QUEUE_LIFE).await;
-        remains = fake.remains();
+        remains = fake.leftovers();
     }
     if !remains.is_empty() {
         world.violation(format!("left on the server: {remains:?}"));
@@ -262,7 +262,7 @@ async fn simulate(plan: Plan, mut dice: Dice, reader: Reader) -> Outcome {
 impl Stage {
     pub(crate) fn start_client(&mut self) {
         let machine = self.net.machine();
-        let life = live(self.world.clone(), machine.clone(), self.lives.len(), self.dice.split());
+        let life = live(self.world.clone(), machine.clone(), self.lives.len(), self.rng.split());
         self.lives.push(Life { machine, task: tokio::spawn(life) });
     }
 
@@ -270,13 +270,13 @@ impl Stage {
     async fn wreak_havoc(&mut self) -> bool {
         let start = Instant::now();
         let mut times: Vec<_> =
-            (0..self.world.plan.faults).map(|_| self.dice.ms(0..=FAULTS_BEGIN)).collect();
+            (0..self.world.plan.faults).map(|_| self.rng.ms(0..=FAULTS_BEGIN)).collect();
         times.sort();
         let mut killed = false;
         let mut over = start;
         for time in times {
             sleep_until(start + time).await;
-            let span = self.dice.ms(10..=LONGEST_FAULT);
+            let span = self.rng.ms(10..=LONGEST_FAULT);
             over = over.max(Instant::now() + span);
             killed |= self.inject(span);
         }
@@ -288,10 +288,10 @@ impl Stage {
     /// Each is the first after some time on a machine, and so in the middle of what goes on there.
     fn lose_answers(&mut self) {
         for _ in 0..self.world.plan.lost_answers {
-            let chosen = self.dice.within(0..=self.lives.len() as u64 - 1) as usize;
+            let chosen = self.rng.within(0..=self.lives.len() as u64 - 1) as usize;
             let machine = self.lives[chosen].machine.clone();
-            let instead = self.dice.one_of(&[Instead::Break, Instead::FallSilent]);
-            let (after, log) = (self.dice.ms(0..=ANSWERS_LOST), self.world.log.clone());
+            let instead = self.rng.one_of(&[Instead::Break, Instead::FallSilent]);
+            let (after, log) = (self.rng.ms(0..=ANSWERS_LOST), self.world.log.clone());
             let _ended = tokio::spawn(async move {
                 sleep(after).await;
                 log.note(|| format!("FAULT the next answer is lost: client {chosen}, {instead:?}"));

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tracing::Instrument as _;
 
-use lock_tests::Experiment;
+use lock_testkit::Experiment;
 
 use super::support::{
     Desk, Server, World, is_released, on_every_store, open, post as send_post, request, soon,

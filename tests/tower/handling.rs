@@ -17,7 +17,7 @@ use lock_core::{Lease, LockClient, LockOptions, assert_locked, current};
 use lock_tower::{LockBody, LockLayer, LockRejection, PathKey};
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 
-use lock_tests::Experiment;
+use lock_testkit::Experiment;
 
 use super::support::{
     BrokenStore, Desk, Server, World, is_released, on_every_store, post as send_post, request,

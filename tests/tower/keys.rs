@@ -12,7 +12,7 @@ use lock_tower::{ExtensionKey, ExtractKey, HeaderKey, LockLayer, PartsKey, PathK
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-use lock_tests::Experiment;
+use lock_testkit::Experiment;
 
 use super::support::{CountingStore, Desk, Server, World, request, send, text};
 

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use lock_core::KeyPart;
 use lock_tower::{ExtensionKey, HeaderKey, LockLayer};
 
-use lock_tests::Experiment;
+use lock_testkit::Experiment;
 
 use super::support::{Desk, Server, World, on_every_store, post as send_post};
 

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::post;
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
-use lock_tests::RedisServer;
+use lock_testkit::RedisServer;
 use lock_tower::{LockLayer, LockRejection};
 use tower::ServiceExt as _;
 

@@ -12,7 +12,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, Service as _, ServiceExt as _, service_fn};
 
-use lock_tests::Experiment;
+use lock_testkit::Experiment;
 
 use super::support::{
     CountingStore, Desk, Server, World, is_released, on_every_store, post as send_post, request,

@@ -11,7 +11,7 @@ use lock_core::{ErrorKind, LockClient, LockOptions, key};
 use lock_tower::{HeaderKey, LockLayer, LockRejection, PartsKey, PathKey};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-use lock_tests::Experiment;
+use lock_testkit::Experiment;
 
 use super::support::{BrokenStore, CountingStore, Desk, World, on_every_store, request, text};
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, Released};
-use lock_tests::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 /// Mutants of the scripts replace a piece of them, which must be there when the scripts have changed.
 #[test]
@@ -78,7 +78,7 @@ async fn a_lease_counts_from_the_arrival_of_its_grant() {
     claims.open();
     guard.release().await.unwrap();
     wait_idle(&waiter).await;
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// The first attempt is executed and its answer lost, and the second one cannot be sent: that is not "nothing was done".
@@ -123,7 +123,7 @@ async fn a_call_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() 
     }
     held.release().await.unwrap();
     wait_idle(&client).await;
-    assert!(server.remains().is_empty(), "{:?}", server.remains());
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
 /// The key of the queue holds something else: that is nobody who waits.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use lock_core::LockOptions;
-use lock_tests::{Experiment, Proxy, RedisServer, client_with, dose, eventually, ms, within};
+use lock_testkit::{Experiment, Proxy, RedisServer, client_with, eventually, ms, scale, within};
 
 const TTL: Duration = ms(5_000);
 /// A renewal is due within a third of the ttl; two commands without an answer give the connection up.
@@ -19,7 +19,7 @@ async fn a_black_hole_costs_no_lease() {
         "black hole: open connections only",
         &["connections swallowed", "connections replaced", "leases kept"],
     );
-    for _ in 0..dose(1) {
+    for _ in 0..scale(1) {
         trials_at_once(&mut experiment).await;
     }
     experiment.finish();
@@ -56,7 +56,7 @@ async fn trials_at_once(experiment: &mut Experiment) {
     let (((swallowed, replaced, took), kept), _) = within("all trials", ms(60_000), all).await;
     println!("{replaced} connections replaced in {took:?}");
     assert!(took < RECONNECTED, "{took:?}");
-    eventually("nothing is left", ms(5_000), || server.remains().is_empty()).await;
+    eventually("nothing is left", ms(5_000), || server.leftovers().is_empty()).await;
     experiment.ran(TRIALS);
     experiment.saw("connections swallowed", swallowed);
     experiment.saw("connections replaced", replaced);
@@ -75,7 +75,7 @@ async fn a_black_hole_is_left_within_two_seconds() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client_with(&proxy.url(), LockOptions::new().with_ttl(ms(60_000))).await;
-    for trial in 0..dose(3) {
+    for trial in 0..scale(3) {
         let key = format!("k{trial}");
         let before = proxy.connections();
         assert!(proxy.black_hole() > 0);
@@ -97,6 +97,6 @@ async fn a_black_hole_is_left_within_two_seconds() {
     }
     lock_core::testing::wait_idle(&client).await;
     eventually("one connection is left", ms(10_000), || server.clients() == 1).await;
-    assert!(server.remains().is_empty());
+    assert!(server.leftovers().is_empty());
     experiment.finish();
 }

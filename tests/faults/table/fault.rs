@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_tests::{Action, Gate, ms};
+use lock_testkit::{Action, Gate, ms};
 
 /// How long a client of these tests waits for the answer to a command. Short, since much is left without one here.
 pub(super) const REQUEST_TIMEOUT: Duration = ms(250);

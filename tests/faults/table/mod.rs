@@ -20,8 +20,8 @@ use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions, Released};
-use lock_tests::{
-    Experiment, Gate, Proxy, RedisServer, Rule, client, dose, eventually, ms, within,
+use lock_testkit::{
+    Experiment, Gate, Proxy, RedisServer, Rule, client, eventually, ms, scale, within,
 };
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -130,7 +130,7 @@ impl Bench {
         assert!(wrong.is_empty(), "{} cells are wrong:\n{}", wrong.len(), wrong.join("\n"));
         assert_eq!(panics.load(Ordering::Acquire), 0, "a task of the client panicked");
         // The client without faults may have an inbox.
-        let remains = || self.server.remains().is_empty() && self.server.inboxes().len() <= 1;
+        let remains = || self.server.leftovers().is_empty() && self.server.inboxes().len() <= 1;
         eventually("no key, queue and subscription", ms(10_000), remains).await;
         tally.into_inner()
     }
@@ -356,7 +356,7 @@ fn panics() -> &'static AtomicUsize {
 async fn table(operation: Operation, name: &'static str) {
     let cell = |fault, times| Cell { operation, fault, times, width: 1 };
     let endless = |faults: Vec<Fault>| {
-        let some = faults.clone().into_iter().step_by(4_usize.div_ceil(dose(1)));
+        let some = faults.clone().into_iter().step_by(4_usize.div_ceil(scale(1)));
         let once = faults.into_iter().map(|fault| cell(fault, Times::Once));
         once.chain(some.map(|fault| cell(fault, Times::Always))).collect::<Vec<_>>()
     };
@@ -368,7 +368,7 @@ async fn table(operation: Operation, name: &'static str) {
 
     let len = bench.reply_len(operation).await;
     assert!(len > 0, "nothing to cut");
-    let cuts = (0..len).step_by(len.div_ceil(dose(64))).map(Fault::Truncate);
+    let cuts = (0..len).step_by(len.div_ceil(scale(64))).map(Fault::Truncate);
     let cuts = cuts.map(|cut| cell(cut, Times::Once));
     let cells = endless(Fault::transport().collect()).into_iter().chain(cuts);
     bench.try_all(cells).await.report(network);
@@ -433,7 +433,7 @@ async fn many_at_once_end_as_their_fault_allows() {
         Operation::Renew,
         Operation::Extend,
     ];
-    let faults = Fault::transport().chain(Fault::replies()).step_by(12_usize.div_ceil(dose(4)));
+    let faults = Fault::transport().chain(Fault::replies()).step_by(12_usize.div_ceil(scale(4)));
     let faults: Vec<_> = faults.collect();
     let cells: Vec<_> = operations
         .into_iter()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lock_core::store::RedisStore;
 use lock_core::{Error, ErrorKind, LockClient, LostReason, MutexGuard, Released};
-use lock_tests::{Op, Proxy, ms};
+use lock_testkit::{Op, Proxy, ms};
 
 use super::fault::{CONNECT_TIMEOUT, Class, REQUEST_TIMEOUT};
 use super::{Injected, Times};

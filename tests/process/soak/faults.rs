@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::thread::sleep;
 use std::time::Duration;
 
-use lock_tests::history::now;
-use lock_tests::{Dice, ms, number};
+use lock_testkit::history::now;
+use lock_testkit::{Rng, ms, number};
 
 use crate::support::contest::Field;
 use crate::support::wall::WallClock;
@@ -25,7 +25,7 @@ pub(super) struct Fault {
     pub(super) happen: fn(&mut Scene<'_>, &mut Field) -> usize,
 }
 
-pub(super) struct Chance(Dice);
+pub(super) struct Chance(Rng);
 
 impl Chance {
     /// One drawn by the clock, or the one that `LOCK_TESTS_SEED` names. It is printed.
@@ -33,7 +33,7 @@ impl Chance {
         let drawn = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let seed = number("LOCK_TESTS_SEED").unwrap_or_else(drawn);
         println!("{name}: LOCK_TESTS_SEED={seed}");
-        Self(Dice::new(seed))
+        Self(Rng::new(seed))
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_tests::history::now;
-use lock_tests::{Experiment, RedisServer, Signal, ms};
+use lock_testkit::history::now;
+use lock_testkit::{Experiment, RedisServer, Signal, ms};
 
 use crate::support::history::{Ground, History, Stop};
 use crate::support::worker::{Worker, number};
@@ -208,10 +208,10 @@ impl Field {
         let total = number(&counter.next().1, "total");
         // Claims that were given up are released a second later at the latest.
         let patience = Instant::now() + ms(3_000);
-        let mut remains = self.server.remains();
+        let mut remains = self.server.leftovers();
         while !remains.is_empty() && Instant::now() < patience {
             std::thread::sleep(ms(20));
-            remains = self.server.remains();
+            remains = self.server.leftovers();
         }
         let mut history = self.ground.history();
         history.stops = self.stops;

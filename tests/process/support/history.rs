@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_tests::history::{Turn, check_but_within};
+use lock_testkit::history::{Turn, check_but_within};
 
 /// A directory for numbers and logs, removed on drop.
 #[derive(Debug)]

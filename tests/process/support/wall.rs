@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use lock_tests::{REPORT, RedisServer};
+use lock_testkit::{REPORT, RedisServer};
 
 use crate::support::history::Ground;
 

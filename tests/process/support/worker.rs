@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use lock_tests::{RedisServer, Signal, send_signal};
+use lock_testkit::{RedisServer, Signal, send_signal};
 
 /// A running worker; killed on drop.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::{Error, FencingToken, Lease, LockClient, LockOptions};
-use lock_tests::history::now;
+use lock_testkit::history::now;
 
 use crate::polls::Polls;
 use crate::resource::Resource;

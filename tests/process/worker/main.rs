@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
-use lock_tests::history::now;
+use lock_testkit::history::now;
 
 /// What the process was told.
 struct Args(Vec<String>);

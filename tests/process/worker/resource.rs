@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lock_core::FencingToken;
 use lock_core::fencing::{ADVANCE, CREATE_TABLE, StaleFence, advanced};
-use lock_tests::history::now;
+use lock_testkit::history::now;
 use rusqlite::{Connection, TransactionBehavior};
 use rustix::fs::{FlockOperation, flock};
 

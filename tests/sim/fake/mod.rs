@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lock_tests::{Op, classify};
+use lock_testkit::{Op, classify};
 use tokio::time::{Instant, sleep_until};
 
 use self::keys::Keys;
@@ -106,7 +106,7 @@ impl Fake {
     }
 
     /// The keys that it has, without the counters, of which there is one for ever.
-    pub(crate) fn remains(&self) -> Vec<String> {
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut core = self.core();
         let now_ms = core.clock_us() / 1_000;
         let names = core.keys.names(now_ms);

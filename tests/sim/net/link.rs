@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use lock_tests::Dice;
+use lock_testkit::Rng;
 use tokio::time::Instant;
 
 use super::{Latency, Way};
 
 pub(super) struct State {
-    pub(super) dice: Dice,
+    pub(super) rng: Rng,
     pub(super) latency: Latency,
     pub(super) hosts: Vec<Host>,
     pub(super) conns: BTreeMap<u64, Link>,
@@ -85,7 +85,7 @@ pub(super) type Arrival = (What, Option<Instant>);
 impl State {
     pub(super) fn some_latency(&mut self) -> Duration {
         let Latency { usual, longest, slow } = self.latency;
-        if self.dice.chance(slow) { self.dice.ms(0..=longest) } else { self.dice.ms(0..=usual) }
+        if self.rng.chance(slow) { self.rng.ms(0..=longest) } else { self.rng.ms(0..=usual) }
     }
 
     pub(super) fn conns_of(&self, host: usize) -> Vec<u64> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lock_core::store::{BoxFuture, Connector, Socket};
-use lock_tests::Dice;
+use lock_testkit::Rng;
 use tokio::time::{Instant, sleep};
 
 use self::ends::ClientEnd;
@@ -55,9 +55,9 @@ const CONNECT_AGAIN: Duration = Duration::from_millis(20);
 
 impl Net {
     /// Clients on it wait so long for an answer.
-    pub(crate) fn new(server: Fake, latency: Latency, patience: Duration, dice: Dice) -> Self {
+    pub(crate) fn new(server: Fake, latency: Latency, patience: Duration, rng: Rng) -> Self {
         let state = State {
-            dice,
+            rng,
             latency,
             hosts: Vec::new(),
             conns: BTreeMap::new(),

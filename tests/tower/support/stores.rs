@@ -11,7 +11,7 @@ use lock_core::store::{
     Release, ReleaseReply, Renewal, Renewed, Store,
 };
 use lock_core::{Error, LockClient, LockOptions};
-use lock_tests::RedisServer;
+use lock_testkit::RedisServer;
 
 /// A store that several processes share; each client stands for one of them.
 pub(crate) enum World {

@@ -1,6 +1,6 @@
 //! Runs the whole programme of faults, and writes the report: `make faults`, `make faults-quick`.
 //!
-//! Each suite is a command of its own; what its experiments went through comes as lines of the file that [`lock_tests::REPORT`]
+//! Each suite is a command of its own; what its experiments went through comes as lines of the file that [`lock_testkit::REPORT`]
 //! names. The last line on standard output is the sum of it all.
 
 // A tool that is not published, and fails by panicking.
@@ -20,7 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use lock_tests::REPORT;
+use lock_testkit::REPORT;
 
 use self::report::{Ran, Report};
 use self::run::{Ended, Progress, Scratch, Signals, run};

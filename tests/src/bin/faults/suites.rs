@@ -45,7 +45,7 @@ pub(crate) const SUITES: &[Suite] = &[
             words: "all bounds",
             seconds: 210,
             profile: FAST,
-            variables: &[("LOCK_TESTS_DOSE", "10")],
+            variables: &[("LOCK_TESTS_SCALE", "10")],
             ..SMALL
         },
     },
@@ -79,7 +79,7 @@ pub(crate) const SUITES: &[Suite] = &[
             words: "200,000 seeds, the rest ten times",
             seconds: 530,
             profile: FAST,
-            variables: &[("LOCK_SIM_SEEDS", "200000"), ("LOCK_TESTS_DOSE", "10")],
+            variables: &[("LOCK_SIM_SEEDS", "200000"), ("LOCK_TESTS_SCALE", "10")],
             arguments: ONE_AT_A_TIME,
         },
     },
@@ -90,7 +90,7 @@ pub(crate) const SUITES: &[Suite] = &[
         full: Dose {
             words: "four times",
             seconds: 100,
-            variables: &[("LOCK_TESTS_DOSE", "4")],
+            variables: &[("LOCK_TESTS_SCALE", "4")],
             arguments: SIX_AT_A_TIME,
             ..SMALL
         },
@@ -102,7 +102,7 @@ pub(crate) const SUITES: &[Suite] = &[
         full: Dose {
             words: "ten times",
             seconds: 30,
-            variables: &[("LOCK_TESTS_DOSE", "10")],
+            variables: &[("LOCK_TESTS_SCALE", "10")],
             ..SMALL
         },
     },
@@ -113,7 +113,7 @@ pub(crate) const SUITES: &[Suite] = &[
         full: Dose {
             words: "ten times",
             seconds: 420,
-            variables: &[("LOCK_TESTS_DOSE", "10")],
+            variables: &[("LOCK_TESTS_SCALE", "10")],
             arguments: FOUR_AT_A_TIME,
             ..SMALL
         },
@@ -131,7 +131,7 @@ pub(crate) const SUITES: &[Suite] = &[
         full: Dose {
             words: "a hundred times",
             seconds: 60,
-            variables: &[("LOCK_TESTS_DOSE", "100")],
+            variables: &[("LOCK_TESTS_SCALE", "100")],
             ..SMALL
         },
     },

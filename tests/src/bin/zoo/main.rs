@@ -334,7 +334,7 @@ fn show(results: &[Outcome]) {
 
 /// Adds a line for each to the report, if there is one.
 fn report(mutants: &[&'static Mutant], results: &[Outcome]) -> Result<(), Problem> {
-    let Some(path) = std::env::var_os(lock_tests::REPORT) else { return Ok(()) };
+    let Some(path) = std::env::var_os(lock_testkit::REPORT) else { return Ok(()) };
     let mut lines = String::new();
     for mutant in mutants {
         let claims = results.iter().map(|result| &result.claim);

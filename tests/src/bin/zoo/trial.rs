@@ -98,8 +98,10 @@ impl Suite {
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
         command.env("TMPDIR", place).env("RUST_BACKTRACE", "0");
         // A mutant is no violation, and its failing inputs are not to be kept.
-        command.env_remove(lock_tests::REPORT).env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
-        command.env_remove("LOCK_TESTS_DOSE").env_remove(VARIABLE);
+        command
+            .env_remove(lock_testkit::REPORT)
+            .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+        command.env_remove("LOCK_TESTS_SCALE").env_remove(VARIABLE);
         command.env_remove("LOCK_SIM_SEED").env("LOCK_SIM_SEEDS", SEEDS);
         if let Some(mutant) = mutant {
             command.env(VARIABLE, mutant);

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// Random numbers that are the same for the same seed.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
+impl Rng {
     /// Those of `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut dice = Self(seed ^ 0x5851_f42d_4c95_7f2d);
-        dice.number();
-        dice
+        let mut rng = Self(seed ^ 0x5851_f42d_4c95_7f2d);
+        rng.number();
+        rng
     }
 
     /// Others, that depend on this one's.

@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Tasks of a `current_thread` runtime run on the test's thread, so theirs is captured as well.
 #[derive(Debug)]
 #[must_use = "nothing is captured once it is dropped"]
-pub struct Trace {
+pub struct LogCapture {
     text: Text,
     _guard: DefaultGuard,
 }
@@ -19,7 +19,7 @@ pub struct Trace {
 #[derive(Clone, Debug, Default)]
 struct Text(Arc<Mutex<Vec<u8>>>);
 
-impl Trace {
+impl LogCapture {
     /// Begins to capture.
     pub fn start() -> Self {
         // Whether a place may log is remembered for all threads. With one who listens everywhere, and tells nobody, it always may,
@@ -46,7 +46,7 @@ impl Trace {
 
     /// Whether a line of `level` (such as `WARN`) says `what`.
     #[must_use]
-    pub fn says(&self, level: &str, what: &str) -> bool {
+    pub fn contains(&self, level: &str, what: &str) -> bool {
         self.text().lines().any(|line| line.contains(level) && line.contains(what))
     }
 }

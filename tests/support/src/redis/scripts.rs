@@ -6,7 +6,7 @@ use crate::Op;
 
 macro_rules! script {
     ($($file:literal),+) => {
-        concat!($(include_str!(concat!("../../lock-core/src/store/redis/scripts/", $file))),+)
+        concat!($(include_str!(concat!("../../../../lock-core/src/store/redis/scripts/", $file))),+)
     };
 }
 

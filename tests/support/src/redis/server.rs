@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, RedisResult, ToRedisArgs, Value};
 
+use super::scripts;
 use crate::process::{Signal, send_signal};
-use crate::scripts;
 
 /// A `redis-server` on a free port of 127.0.0.1, in a directory of its own. Killed and removed on drop.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ const PORTS: u16 = 12_000;
 const START_BOUND: Duration = Duration::from_secs(20);
 /// Commands of tests are answered at once, unless the server is stopped on purpose.
 const CLI_TIMEOUT: Duration = Duration::from_secs(10);
-const STORE_DOCS: &str = include_str!("../../lock-core/src/store/redis/mod.rs");
+const STORE_DOCS: &str = include_str!("../../../../lock-core/src/store/redis/mod.rs");
 
 impl RedisServer {
     /// Starts a server that persists nothing.

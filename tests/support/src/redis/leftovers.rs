@@ -1,6 +1,6 @@
 //! What locks leave on a server while somebody waits, and what must not remain.
 
-use crate::server::RedisServer;
+use super::server::RedisServer;
 
 /// The clients of tests use this namespace, and without a cluster this tag.
 const COMPANIONS: &str = "lock:{0}";
@@ -26,7 +26,7 @@ impl RedisServer {
 
     /// The keys of locks and queues. The counter, of which there is one for ever, does not count.
     #[must_use]
-    pub fn remains(&self) -> Vec<String> {
+    pub fn leftovers(&self) -> Vec<String> {
         let keys: Vec<String> = self.cli("KEYS lock:*");
         keys.into_iter().filter(|key| !key.ends_with(":fence")).collect()
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rustix::net::sockopt::set_socket_linger;
 
+use super::resp::{self, Kind};
 use super::{Action, Gate, Op, Shared};
-use crate::resp::Kind;
-use crate::{resp, scripts};
+use crate::redis::scripts;
 
 /// A client's connection and the one to the server that belongs to it.
 pub(super) struct Link {

@@ -4,6 +4,7 @@
 //! all that follow on its connection along; new connections work, unless told otherwise.
 
 mod link;
+mod resp;
 mod rule;
 
 use std::fmt;
@@ -15,7 +16,7 @@ use std::time::Instant;
 use self::link::Link;
 use self::rule::Rules;
 pub use self::rule::{Action, Gate, Rule, RuleBuilder};
-use crate::server::RedisServer;
+use crate::RedisServer;
 
 /// What a command is to the locks.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read};
 
 /// Reads one message, whatever it is, as it stands on the wire.
-pub(crate) fn frame(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
+pub(super) fn frame(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     read_frame(from, &mut bytes)?;
     Ok(bytes)
@@ -44,7 +44,7 @@ fn items(from: &mut impl BufRead, bytes: &mut Vec<u8>, count: i64) -> io::Result
 }
 
 /// The arguments of a command in the form that clients send, or the parts of a message.
-pub(crate) fn arguments(command: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn arguments(command: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = command;
     let mut args = Vec::new();
     let mut header = Vec::new();
@@ -71,7 +71,7 @@ pub(crate) fn arguments(command: &[u8]) -> Vec<Vec<u8>> {
 
 /// What a server sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     /// The answer to a command. To a subscription that is the first part of a push in RESP3, and of an array in RESP2.
     Reply,
     /// What was published on a channel.
@@ -81,7 +81,7 @@ pub(crate) enum Kind {
 }
 
 /// What a message from the server is, in RESP2 and in RESP3.
-pub(crate) fn kind(frame: &[u8]) -> Kind {
+pub(super) fn kind(frame: &[u8]) -> Kind {
     let push = frame.first() == Some(&b'>');
     if !push && !frame.starts_with(b"*3\r\n$") && !frame.starts_with(b"*4\r\n$") {
         return Kind::Reply;

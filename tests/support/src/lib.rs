@@ -1,0 +1,55 @@
+//! What tests on real servers share: a Redis server, a proxy that injects faults, a check of who held a lock when, and ways to
+//! wait for a condition instead of a time.
+//!
+//! ```no_run
+//! use lock_testkit::{Action, Op, Proxy, RedisServer};
+//!
+//! # async fn test() {
+//! let server = RedisServer::start();
+//! let proxy = Proxy::to(&server);
+//! let lost = proxy.rule(Op::Release, Action::LoseReply).once();
+//! let client = lock_testkit::client(&proxy.url()).await;
+//! client.mutex("k").lock().await.unwrap().release().await.unwrap();
+//! assert_eq!(lost.hits(), 1);
+//! # }
+//! ```
+// The kit is not published and fails by panicking. Its threads and clocks are not those of a lock.
+// What it tears down may be gone already.
+#![allow(
+    clippy::exhaustive_enums,
+    clippy::must_use_candidate,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    let_underscore_drop
+)]
+
+mod experiment;
+pub mod history;
+mod log_capture;
+mod process;
+mod proxy;
+mod redis;
+mod rng;
+mod scale;
+mod wait;
+
+pub use self::experiment::{Experiment, REPORT};
+pub use self::log_capture::LogCapture;
+pub use self::process::{Signal, send_signal};
+pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};
+pub use self::redis::{
+    Cli, RedisServer, classify, client, client_with, documented_user, free_port,
+};
+pub use self::rng::Rng;
+pub use self::scale::{number, scale};
+pub use self::wait::{eventually, eventually_some, within};
+
+use std::time::Duration;
+
+/// Milliseconds, which most tests count in.
+#[must_use]
+pub const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
