@@ -15,7 +15,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use crate::bound::RunUntilLost;
-use crate::client::{Active, Inner};
+use crate::client::Inner;
 use crate::error::{Error, ErrorKind};
 use crate::guard::MutexGuard;
 use crate::held::{Granted, Held, Lease};
@@ -27,6 +27,7 @@ use crate::scope::{self, Holds, Scoped};
 use crate::store::Token;
 use crate::store::{AcquireContext, AcquireError, Claim, Grant, Name};
 use crate::time::{Deadline, Instant, timeout_at};
+use crate::tracker::TrackerToken;
 
 /// A wait that is shorter than this is stretched to it: a round trip needs some time, too.
 const SHORTEST_WAIT: Duration = Duration::from_millis(50);
@@ -144,7 +145,7 @@ impl Wish {
         let (until, waits) = (self.until(since), self.terms.wait != Wait::None);
         let wants = Wants { impatient: !waits, ttl: self.terms.ttl, fencing: self.terms.fencing };
         let mut timer = pin!(Deadline::default());
-        let mut active = self.client.held.enter();
+        let mut active = self.client.held.token();
         loop {
             let turn = match self.client.registry.stand(&self.address, wants)? {
                 Stand::Seated(seat) => Turn::Seat(seat, None),
@@ -177,12 +178,12 @@ impl Wish {
                      granted",
                 ));
             }
-            active = self.client.held.enter();
+            active = self.client.held.token();
         }
     }
 
     /// A lease that its holder in this process handed on `now`.
-    fn inherit(&self, lease: Handed, seat: Seat, active: Active, now: Instant) -> Granted {
+    fn inherit(&self, lease: Handed, seat: Seat, active: TrackerToken, now: Instant) -> Granted {
         let Handed { token, chain, deadline, .. } = lease;
         let (ttl, max_hold) = (self.terms.ttl, self.terms.max_hold);
         Granted {
@@ -204,7 +205,7 @@ struct Pending<'a> {
     longest_ttl: Duration,
     /// `None` once the guard has it, or when nothing is left to release.
     seat: Option<Seat>,
-    active: Option<Active>,
+    active: Option<TrackerToken>,
 }
 
 impl<'a> Pending<'a> {
@@ -212,7 +213,7 @@ impl<'a> Pending<'a> {
         wish: &'a Wish,
         seat: Seat,
         pledge: Option<Pledge>,
-        active: Active,
+        active: TrackerToken,
     ) -> Result<Self, Error> {
         let ttl = wish.terms.ttl;
         let (token, longest_ttl) = match pledge {

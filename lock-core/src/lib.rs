@@ -146,12 +146,14 @@ mod options;
 pub mod private;
 mod random;
 mod registry;
+mod runtime;
 mod scope;
 pub mod store;
 mod sync;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod time;
+mod tracker;
 mod watch;
 #[cfg(lock_zoo)]
 mod zoo;

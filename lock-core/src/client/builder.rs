@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::runtime::Handle;
 
 use super::{Inner, LockClient};
-use crate::driver::Runtime;
+use crate::driver::BackgroundTask;
 use crate::error::ConfigError;
 use crate::options::LockOptions;
 use crate::registry::Registry;
@@ -75,8 +75,8 @@ impl LockClientBuilder {
             renewer: Arc::default(),
             janitor,
             held: Arc::default(),
-            renewing: Runtime::new(runtime.clone()),
-            cleaning: Runtime::new(runtime),
+            renewing: BackgroundTask::new(runtime.clone()),
+            cleaning: BackgroundTask::new(runtime),
         })))
     }
 }

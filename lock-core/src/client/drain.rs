@@ -1,27 +1,11 @@
 //! Ending a client in good order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use super::{Inner, LockClient};
 use crate::error::LostReason;
 use crate::time::{Instant, timeout_at};
-
-/// How many acquisitions are under way or held.
-#[derive(Debug, Default)]
-pub(crate) struct HeldCount {
-    count: AtomicUsize,
-    /// Whether anybody ever waited for it to be empty; until then nobody has to be told.
-    watched: AtomicBool,
-    emptied: Notify,
-}
-
-/// One of them, from before its first command until its release is in the janitor's books.
-#[derive(Debug)]
-pub(crate) struct Active(Arc<HeldCount>);
 
 /// What was left when [`LockClient::drain`] returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -83,36 +67,4 @@ impl LockClient {
 
 fn drained(inner: &Inner) -> Drained {
     Drained { held: inner.held.count(), pending: inner.janitor.backlog() }
-}
-
-impl HeldCount {
-    pub(crate) fn enter(self: &Arc<Self>) -> Active {
-        self.count.fetch_add(1, Ordering::AcqRel);
-        Active(Arc::clone(self))
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.count.load(Ordering::SeqCst)
-    }
-
-    async fn emptied(&self) {
-        // In one order with the count: either this sees the last one gone, or the last one sees this.
-        self.watched.store(true, Ordering::SeqCst);
-        loop {
-            let emptied = self.emptied.notified();
-            if self.count() == 0 {
-                return;
-            }
-            emptied.await;
-        }
-    }
-}
-
-impl Drop for Active {
-    fn drop(&mut self) {
-        let last = self.0.count.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.0.watched.load(Ordering::SeqCst) {
-            self.0.emptied.notify_waiters();
-        }
-    }
 }

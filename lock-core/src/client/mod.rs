@@ -10,17 +10,17 @@ use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 
 pub use self::builder::LockClientBuilder;
-pub(crate) use self::drain::Active;
 pub use self::drain::Drained;
-use self::drain::HeldCount;
-use crate::driver::{AtHome, Janitor, Renewer, Runtime};
+use crate::driver::{BackgroundTask, Janitor, Renewer};
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::mutex::Mutex;
 use crate::options::{LockOptions, Terms};
 use crate::registry::Registry;
+use crate::runtime::EnterGuard;
 use crate::scope;
 use crate::store::{Capabilities, Store};
+use crate::tracker::Tracker;
 
 /// Makes locks on one store.
 ///
@@ -52,9 +52,9 @@ pub(crate) struct Inner {
     pub(crate) registry: Arc<Registry>,
     pub(crate) renewer: Arc<Renewer>,
     pub(crate) janitor: Arc<Janitor>,
-    pub(crate) held: Arc<HeldCount>,
-    renewing: Runtime,
-    cleaning: Runtime,
+    pub(crate) held: Arc<Tracker>,
+    renewing: BackgroundTask,
+    cleaning: BackgroundTask,
 }
 
 static INSTALLED: OnceLock<LockClient> = OnceLock::new();
@@ -144,7 +144,7 @@ impl Inner {
             .build()
             .map_err(|error| Error::unavailable("no runtime to wait in", error))?;
         // This one ends with the call, and with it would what others use from then on.
-        let _home = AtHome::of(self.renewing.started());
+        let _entered = EnterGuard::enter(self.renewing.started());
         Ok(runtime.block_on(future))
     }
 }

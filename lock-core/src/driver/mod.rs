@@ -4,76 +4,64 @@
 //! or on the one given to the builder; when that runtime is gone they are started again where the
 //! client is used next, and what was queued is done then.
 
-mod home;
 mod janitor;
 mod renewer;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 
-pub(crate) use self::home::AtHome;
-#[cfg(feature = "redis")]
-pub(crate) use self::home::home;
 pub(crate) use self::janitor::{Janitor, Job};
 pub(crate) use self::renewer::{Due, Renewer};
 use crate::error::{Error, ErrorKind};
+use crate::runtime::AliveFlag;
 
-/// Where the tasks run, and whether they still do.
+/// A task of the client that is started on first use, and again where the client is used when the
+/// runtime it ran on is gone.
 #[derive(Debug)]
-pub(crate) struct Runtime {
+pub(crate) struct BackgroundTask {
+    /// The runtime given to the builder.
     chosen: Option<Handle>,
-    alive: Arc<AtomicBool>,
-    /// Where they were started last.
+    alive: AliveFlag,
+    /// Where it was started last.
     started: Mutex<Option<Handle>>,
 }
 
-impl Runtime {
+impl BackgroundTask {
     pub(crate) fn new(chosen: Option<Handle>) -> Self {
-        Self { chosen, alive: Arc::default(), started: Mutex::default() }
+        Self { chosen, alive: AliveFlag::default(), started: Mutex::default() }
     }
 
-    /// Whether the tasks run.
+    /// Whether the task runs.
     pub(crate) fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire)
+        self.alive.is_alive()
     }
 
-    /// The runtime of the tasks, if they were ever started.
+    /// The runtime of the task, if it was ever started.
     pub(crate) fn started(&self) -> Option<Handle> {
         self.started.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The runtime for new tasks.
-    pub(crate) fn handle(&self) -> Result<Handle, Error> {
-        if let Some(chosen) = &self.chosen {
-            return Ok(chosen.clone());
-        }
-        Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))
-    }
-
-    /// Starts `task` unless one runs.
+    /// Starts `task` unless it runs.
     pub(crate) fn start<F>(&self, task: impl FnOnce() -> F) -> Result<(), Error>
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // One at a time.
+        // Locked until the end, so that the task is started once.
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_alive() {
             return Ok(());
         }
         let handle = self.handle()?;
-        self.alive.store(true, Ordering::Release);
-        // Dropped with the task: when it ends, and when its runtime does.
-        let sign = SignOfLife(Arc::clone(&self.alive));
+        let alive = self.alive.raise();
         let task = task();
         handle.spawn(async move {
-            let _sign = sign;
+            let _alive = alive;
             task.await;
         });
         *started = Some(handle);
-        // A runtime that is gone drops what is spawned on it at once.
+        // A runtime that has shut down drops what is spawned on it at once.
         if !self.is_alive() {
             return Err(Error::plain(
                 ErrorKind::NoRuntime,
@@ -82,12 +70,12 @@ impl Runtime {
         }
         Ok(())
     }
-}
 
-struct SignOfLife(Arc<AtomicBool>);
-
-impl Drop for SignOfLife {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+    /// The runtime to start the task on.
+    fn handle(&self) -> Result<Handle, Error> {
+        if let Some(chosen) = &self.chosen {
+            return Ok(chosen.clone());
+        }
+        Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub use self::lease::Lease;
 pub(crate) use self::renewal::OnDue;
-use crate::client::{Active, Inner};
+use crate::client::Inner;
 use crate::driver::{Due, Job};
 use crate::error::LostReason;
 use crate::fencing::FencingToken;
@@ -22,6 +22,7 @@ use crate::scope::Place;
 use crate::store::Token;
 use crate::store::{Name, Release};
 use crate::time::Instant;
+use crate::tracker::TrackerToken;
 use crate::watch::Watchers;
 
 /// The shared record of one held lock.
@@ -44,7 +45,7 @@ struct Shared {
     /// Given back when the lease ends, so that this process can claim the key again.
     seat: Option<Seat>,
     /// Counts the lease as held until its release begins.
-    active: Option<Active>,
+    active: Option<TrackerToken>,
     /// Where the renewer has the lease in its schedule.
     due: Option<Due>,
     /// It was entered with less than its ttl, and the store has not confirmed the whole of it yet.
@@ -71,7 +72,7 @@ pub(crate) struct Granted {
     /// Whether noticeably less than the ttl of the terms is left.
     pub(crate) is_short: bool,
     pub(crate) seat: Seat,
-    pub(crate) active: Active,
+    pub(crate) active: TrackerToken,
 }
 
 impl Held {

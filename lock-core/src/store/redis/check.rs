@@ -6,8 +6,8 @@ use super::ask::{Ask, Place};
 use super::connection::{Connection, Live};
 use super::error::{self, Fault, task_is_gone};
 use super::keys;
-use crate::driver::home;
 use crate::error::{Error, ErrorKind};
+use crate::runtime::spawn_handle;
 use crate::store::Name;
 use crate::store::Token;
 
@@ -46,7 +46,7 @@ pub(super) async fn check(connection: &Arc<Connection>) -> Result<(), Error> {
     }
     connection.clock().warn_if_far(connection.label());
     // In a task of its own, which removes what it made though nobody waits for it any more.
-    let runtime = home().ok_or_else(|| Error::of(ErrorKind::NoRuntime))?;
+    let runtime = spawn_handle().ok_or_else(|| Error::of(ErrorKind::NoRuntime))?;
     let checked = runtime.spawn(check_permissions(Arc::clone(connection), live));
     checked.await.unwrap_or_else(|gone| Err(task_is_gone(gone)))
 }

@@ -22,8 +22,8 @@ use super::inbox::{self, Inbox, Stray};
 use super::jittered;
 use super::lane::Lane;
 use super::traces::Traces;
-use crate::driver::home;
 use crate::error::{Error, ErrorKind};
+use crate::runtime::spawn_handle;
 use crate::store::Name;
 use crate::time::{Instant, Late, timeout_at};
 
@@ -148,7 +148,8 @@ impl Connection {
         }
         let soon = Instant::now().saturating_add(self.connect_timeout);
         let until = until.map_or(soon, |until| until.min(soon));
-        let runtime = home().ok_or_else(|| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
+        let runtime =
+            spawn_handle().ok_or_else(|| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
         let this = Arc::clone(self);
         let dialled = runtime.spawn(async move { this.dial().await });
         match timeout_at(until, dialled).await {
@@ -353,7 +354,7 @@ impl Connection {
     /// Gives back a lock that was granted to a token that is gone. Tried once: the claim's time frees it, too.
     pub(super) fn give_back(self: &Arc<Self>, stray: &Stray<'_>) {
         let Some(name) = Name::from_store(stray.name) else { return };
-        let (Some(runtime), Some(live)) = (home(), self.open()) else { return };
+        let (Some(runtime), Some(live)) = (spawn_handle(), self.open()) else { return };
         if !self.traces.is_gone(stray.token) {
             return;
         }

@@ -20,8 +20,8 @@ use super::connection::{Connection, Health, Live};
 use super::error::{Fault, discreet};
 use super::keys;
 use super::waiter::Message;
-use crate::driver::home;
 use crate::error::{Error, ErrorKind};
+use crate::runtime::spawn_handle;
 use crate::store::Token;
 use crate::time::{Instant, Late, timeout_at};
 
@@ -131,8 +131,8 @@ impl Inbox {
         let told = match inbox.known(live, namespace) {
             Some(told) => told,
             None => {
-                let runtime =
-                    home().ok_or_else(|| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
+                let runtime = spawn_handle()
+                    .ok_or_else(|| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
                 let (connection, live) = (Arc::clone(connection), Arc::clone(live));
                 let namespace: Arc<str> = namespace.into();
                 let joined = runtime.spawn(async move {

@@ -1,0 +1,64 @@
+//! Where background work is spawned, and whether it still runs.
+//!
+//! Connections outlive the call that opens them, so they are spawned on the caller's runtime. A
+//! blocking call on a plain thread runs in a runtime that ends with the call; there the runtime of
+//! the client's background tasks is used instead.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::runtime::Handle;
+
+thread_local! {
+    static SPAWN_HANDLE: RefCell<Option<Handle>> = const { RefCell::new(None) };
+}
+
+/// Makes [`spawn_handle`] return another runtime on this thread, until dropped.
+#[derive(Debug)]
+pub(crate) struct EnterGuard(Option<Handle>);
+
+impl EnterGuard {
+    pub(crate) fn enter(runtime: Option<Handle>) -> Self {
+        Self(SPAWN_HANDLE.replace(runtime))
+    }
+}
+
+impl Drop for EnterGuard {
+    fn drop(&mut self) {
+        SPAWN_HANDLE.set(self.0.take());
+    }
+}
+
+/// The runtime for tasks that outlive the current call; `None` outside a runtime.
+#[cfg(feature = "redis")]
+pub(crate) fn spawn_handle() -> Option<Handle> {
+    SPAWN_HANDLE.with_borrow(Clone::clone).or_else(|| Handle::try_current().ok())
+}
+
+/// Tells whether a task still runs. The task keeps the [`AliveGuard`]; the flag falls when the guard
+/// is dropped: when the task ends, and when its runtime does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AliveFlag(Arc<AtomicBool>);
+
+impl AliveFlag {
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Raises the flag.
+    pub(crate) fn raise(&self) -> AliveGuard {
+        self.0.store(true, Ordering::Release);
+        AliveGuard(self.clone())
+    }
+}
+
+/// Keeps an [`AliveFlag`] raised.
+#[derive(Debug)]
+pub(crate) struct AliveGuard(AliveFlag);
+
+impl Drop for AliveGuard {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
+    }
+}
