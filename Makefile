@@ -67,10 +67,10 @@ lint:
 doc:
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --all-features
 
-bench: ## Beside the raw limit and the other crates, in one run of at most 20 minutes: writes benches/RESULTS.md
+bench: ## Measure against a bare connection and other crates, within 20 minutes; writes benches/RESULTS.md
 	@$(NEED) redis-server
 	$(CARGO) bench --package lock-benches --bench locks --features peers -- $(ARGS)
 
-bench-quick: ## The same in a small dose, at most 2 minutes: nothing to quote, writes into target/ (ARGS="--help")
+bench-quick: ## The same within 2 minutes, for figures not worth quoting; writes to target/ (ARGS="--help")
 	@$(NEED) redis-server
 	$(CARGO) bench --package lock-benches --bench locks --features peers -- --quick $(ARGS)

@@ -1,10 +1,11 @@
-//! What locks cost: ours beside the raw limit and beside the crates that one would otherwise use, in one run.
+//! What locks cost: lock-core next to a bare connection and next to other lock crates, in one run.
 //!
-//! `cargo bench --package lock-benches --bench locks --features peers -- --help` lists the options. The run starts
-//! its own redis-server and worker processes, and ends them. It fails if two critical sections overlapped.
+//! `cargo bench --package lock-benches --bench locks --features peers -- --help` lists the options.
+//! The benchmark starts its own redis-server and worker processes, and stops them at the end. It
+//! fails if two critical sections overlapped.
 
-// A benchmark prints, fails by panicking, reads the clock as it likes and spawns where it measures. Its figures are
-// far below 2^52.
+// A benchmark prints, fails by panicking, reads the clock directly and spawns tasks freely. Its
+// figures are far below 2^52.
 #![cfg_attr(
     target_os = "linux",
     allow(
@@ -20,20 +21,23 @@
     )
 )]
 
+// Imports go one way: `cli`, then `scenarios`, then `support`, then `peers`.
 #[cfg(target_os = "linux")]
-mod cells;
+mod cli;
 #[cfg(target_os = "linux")]
-mod contenders;
+mod peers;
+#[cfg(target_os = "linux")]
+mod scenarios;
 #[cfg(target_os = "linux")]
 mod support;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    support::args::main()
+    cli::main()
 }
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    // timerfd, CPU affinity and signals to processes are used without a substitute.
+    // timerfd, CPU affinity and signals to processes have no substitute here.
     panic!("the benches need Linux");
 }

@@ -10,21 +10,21 @@ const PITCH: i32 = 26;
 const LEFT: i32 = 190;
 const RIGHT: i32 = 110;
 const TOP: i32 = 46;
-/// Beyond this, bars on a linear scale are invisible.
+/// If the longest bar exceeds the shortest by this factor, a linear scale would hide the latter.
 const LINEAR_SPAN: f64 = 30.0;
 
-const OURS: RGBColor = RGBColor(31, 119, 80);
+const LOCK_CORE: RGBColor = RGBColor(31, 119, 80);
 const LIMIT: RGBColor = RGBColor(120, 120, 120);
 const PEER: RGBColor = RGBColor(88, 130, 185);
 
-/// One bar per name, with its figure beside it.
+/// Draws one bar per name, with its figure next to it.
 pub(crate) fn bars(path: &Path, title: &str, bars: &[(&str, f64)], digits: usize) {
     let height = TOP + PITCH * bars.len() as i32 + 10;
     let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
     area.fill(&WHITE).unwrap();
-    let most = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
-    let least = bars.iter().map(|bar| bar.1).filter(|value| *value > 0.0).fold(most, f64::min);
-    let logarithmic = most > LINEAR_SPAN * least;
+    let highest = bars.iter().map(|bar| bar.1).fold(0.0, f64::max);
+    let lowest = bars.iter().map(|bar| bar.1).filter(|value| *value > 0.0).fold(highest, f64::min);
+    let logarithmic = highest > LINEAR_SPAN * lowest;
     let title = if logarithmic { format!("{title} (logarithmic)") } else { title.to_owned() };
     area.draw(&Text::new(title, (12, 10), ("sans-serif", 21).into_font())).unwrap();
     let room = f64::from(WIDTH - LEFT - RIGHT);
@@ -32,17 +32,17 @@ pub(crate) fn bars(path: &Path, title: &str, bars: &[(&str, f64)], digits: usize
         let share = if value <= 0.0 {
             0.0
         } else if logarithmic {
-            // The shortest bar is still seen.
-            (value / least * 2.0).ln() / (most / least * 2.0).ln()
+            // Keeps the shortest bar visible.
+            (value / lowest * 2.0).ln() / (highest / lowest * 2.0).ln()
         } else {
-            value / most
+            value / highest
         };
         (share * room) as i32
     };
     for (index, (name, value)) in bars.iter().enumerate() {
         let top = TOP + PITCH * index as i32;
         let color = if name.starts_with("lock-core") {
-            OURS
+            LOCK_CORE
         } else if matches!(*name, "raw" | "ideal") {
             LIMIT
         } else {

@@ -1,4 +1,4 @@
-//! Stamps that can be compared across processes, and waits that are exact.
+//! Timestamps that can be compared across processes, and precise waits.
 
 use std::os::fd::OwnedFd;
 
@@ -13,12 +13,12 @@ pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// Nanoseconds on `CLOCK_MONOTONIC`, which all processes of the machine share.
+/// Nanoseconds on `CLOCK_MONOTONIC`, which is the same for all processes of the machine.
 pub(crate) fn now() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// Nanoseconds of CPU that all threads of this process have used.
+/// Nanoseconds of CPU time that all threads of this process have used.
 pub(crate) fn process_cpu() -> u64 {
     read(ClockId::ProcessCPUTime)
 }
@@ -28,18 +28,18 @@ fn read(clock: ClockId) -> u64 {
     time.tv_sec as u64 * SECOND + time.tv_nsec as u64
 }
 
-/// A timerfd: tokio's own timer would make two milliseconds of one.
+/// A timerfd, because tokio's timer rounds up to milliseconds: a wait of 1 ms may take 2 ms.
 pub(crate) struct Timer(AsyncFd<OwnedFd>);
 
 impl Timer {
-    // Its successor is `unsafe`, because not every descriptor stays open; an `OwnedFd` does.
+    // The replacement is `unsafe` because the descriptor must stay open; an `OwnedFd` does.
     #[allow(deprecated)]
     pub(crate) fn new() -> Self {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         Self(AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags).unwrap()).unwrap())
     }
 
-    /// Waits until the stamp `at`.
+    /// Waits until the timestamp `at`.
     pub(crate) async fn until(&self, at: u64) {
         if at <= now() {
             return;
@@ -56,7 +56,7 @@ impl Timer {
             let mut ready = self.0.readable().await.unwrap();
             match rustix::io::read(self.0.get_ref(), &mut [0; 8]) {
                 Ok(_) => return,
-                // Left from the wait before.
+                // A stale readiness event of the previous wait.
                 Err(Errno::AGAIN) => ready.clear_ready(),
                 Err(error) => panic!("timerfd: {error}"),
             }

@@ -1,4 +1,4 @@
-//! Where this runs: pinning, and what the report says of the machine.
+//! The machine: CPU pinning, and its description in the report.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,10 @@ use std::process::Command;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The core of redis-server and the one that all clients share, if there are two.
+/// The first option of this program when it is to become a pinned command.
+pub(crate) const HIDDEN_OPTION: &str = "--as-pinned";
+
+/// The core of redis-server and the core that all clients share, if there are two cores.
 #[derive(Clone, Copy)]
 pub(crate) struct Cores(Option<(usize, usize)>);
 
@@ -23,7 +26,7 @@ impl Cores {
         self.0.map(|(server, _)| server)
     }
 
-    /// Puts this process, and those that it starts, on the clients' core.
+    /// Pins this process and its future child processes to the clients' core.
     pub(crate) fn pin_clients(self) {
         if let Some((_, clients)) = self.0 {
             pin(clients);
@@ -35,7 +38,7 @@ impl Cores {
             Some((server, clients)) => {
                 format!("redis-server on core {server}, every client process on core {clients}")
             }
-            None => "none: there are not two cores".to_owned(),
+            None => "none, because there is only one core".to_owned(),
         }
     }
 }
@@ -46,12 +49,12 @@ fn pin(core: usize) {
     sched_setaffinity(None, &set).unwrap();
 }
 
-/// Ends this process when the one that started it ends, however that happens.
+/// Kills this process when its parent ends, for whatever reason.
 pub(crate) fn die_with_parent() {
     set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
 }
 
-/// Becomes `command`, pinned, and ends with the process that started this one.
+/// Replaces this process with `command`, pinned to `core`; it is killed when its parent ends.
 pub(crate) fn become_command(core: &str, command: &[String]) -> ! {
     die_with_parent();
     if let Ok(core) = core.parse() {
@@ -74,14 +77,14 @@ pub(crate) fn describe() -> String {
 }
 
 pub(crate) fn rustc() -> String {
-    let asked = Command::new("rustc").arg("--version").output();
-    asked.map_or_else(
+    let output = Command::new("rustc").arg("--version").output();
+    output.map_or_else(
         |_| "rustc unknown".to_owned(),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     )
 }
 
-/// The version of a package that Cargo.lock holds: the newest, where it holds several.
+/// The version of a package in Cargo.lock; the newest if there are several.
 pub(crate) fn version_of(package: &str) -> String {
     let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock");
     let lock = fs::read_to_string(lock).unwrap_or_default();

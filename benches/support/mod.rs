@@ -1,10 +1,10 @@
-//! What the cells stand on: processes, clocks, figures, and their tables and charts.
+//! What the scenarios build on: processes, clocks, statistics, tables, charts and the report.
 
-pub(crate) mod args;
 pub(crate) mod chart;
 pub(crate) mod clock;
 pub(crate) mod machine;
 pub(crate) mod report;
+pub(crate) mod run;
 pub(crate) mod server;
 pub(crate) mod stats;
 pub(crate) mod table;

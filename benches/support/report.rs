@@ -1,4 +1,4 @@
-//! Bars, and the page that a full run writes.
+//! Thresholds, and the page that a full run writes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,25 +6,25 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::args::Run;
+use super::run::Run;
 use super::table::{Column, Table, aligned, number};
 use super::{chart, machine, stats};
-use crate::contenders;
+use crate::peers;
 
-/// What a cell found.
+/// The results of a scenario.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) tables: Vec<Table>,
-    pub(crate) bars: Vec<Bar>,
+    pub(crate) thresholds: Vec<Threshold>,
 }
 
-/// A figure that has to be reached.
-pub(crate) struct Bar {
+/// A figure with the value that it must reach.
+pub(crate) struct Threshold {
     pub(crate) what: String,
-    /// `None` if nothing was there to be measured.
+    /// `None` if there was nothing to measure.
     pub(crate) figure: Option<f64>,
-    pub(crate) must: Limit,
-    pub(crate) aim: Option<Limit>,
+    pub(crate) required: Limit,
+    pub(crate) target: Option<Limit>,
     pub(crate) unit: &'static str,
 }
 
@@ -50,13 +50,13 @@ impl Limit {
     }
 }
 
-impl Bar {
+impl Threshold {
     fn verdict(&self) -> &'static str {
         let Some(figure) = self.figure else { return "not measured" };
-        if !self.must.is_met(figure) {
+        if !self.required.is_met(figure) {
             "MISSED"
-        } else if self.aim.is_some_and(|aim| aim.is_met(figure)) {
-            "met, and the aim"
+        } else if self.target.is_some_and(|target| target.is_met(figure)) {
+            "met, target too"
         } else {
             "met"
         }
@@ -65,53 +65,55 @@ impl Bar {
     fn words(&self) -> Vec<String> {
         let figure =
             number(self.figure, if self.figure.is_some_and(|f| f >= 100.0) { 0 } else { 2 });
-        let aim = self.aim.map_or_else(String::new, Limit::text);
         let figure = if self.unit.is_empty() { figure } else { format!("{figure} {}", self.unit) };
-        vec![self.what.clone(), figure, self.must.text(), aim, self.verdict().to_owned()]
+        let target = self.target.map_or_else(String::new, Limit::text);
+        let verdict = self.verdict().to_owned();
+        vec![self.what.clone(), figure, self.required.text(), target, verdict]
     }
 
     fn json(&self) -> Value {
         json!({
-            "bar": self.what, "figure": self.figure, "must": self.must.text(),
-            "aim": self.aim.map(Limit::text), "verdict": self.verdict(),
+            "threshold": self.what, "figure": self.figure, "required": self.required.text(),
+            "target": self.target.map(Limit::text), "verdict": self.verdict(),
         })
     }
 }
 
-const HEADS: [&str; 5] = ["bar", "figure", "must", "aim", ""];
+const HEADS: [&str; 5] = ["threshold", "figure", "required", "target", ""];
 
-/// The bar that stands above all others.
-fn overlaps() -> Bar {
+/// Mutual exclusion itself: no two critical sections on one key may overlap.
+fn no_overlaps() -> Threshold {
     let (sections, overlaps) = stats::checked();
-    Bar {
+    Threshold {
         what: format!("overlaps in {} sections on shared keys", number(Some(sections as f64), 0)),
         figure: Some(overlaps as f64),
-        must: Limit::AtMost(0.0),
-        aim: None,
+        required: Limit::AtMost(0.0),
+        target: None,
         unit: "",
     }
 }
 
-/// Prints what was found.
-pub(crate) fn print(run: &Run, outcome: &Outcome) {
-    if run.json {
-        for table in &outcome.tables {
-            println!("{}", table.json());
-        }
-        let bars = outcome.bars.iter().map(Bar::json).chain([overlaps().json()]);
-        println!("{}", json!({ "cell": "failures", "rows": stats::failures() }));
-        println!("{}", json!({ "cell": "bars", "rows": bars.collect::<Vec<_>>() }));
-        return;
+pub(crate) fn print_json(outcome: &Outcome) {
+    for table in &outcome.tables {
+        println!("{}", table.json());
     }
+    let overlaps = no_overlaps();
+    let thresholds = outcome.thresholds.iter().chain([&overlaps]).map(Threshold::json);
+    let thresholds: Vec<_> = thresholds.collect();
+    println!("{}", json!({ "scenario": "failures", "rows": stats::failures() }));
+    println!("{}", json!({ "scenario": "thresholds", "rows": thresholds }));
+}
+
+pub(crate) fn print_text(outcome: &Outcome) {
     for table in &outcome.tables {
         println!("{}", table.text());
     }
     let mut lines = vec![HEADS.map(str::to_owned).to_vec()];
-    lines.extend(outcome.bars.iter().map(Bar::words));
-    lines.push(overlaps().words());
+    lines.extend(outcome.thresholds.iter().map(Threshold::words));
+    lines.push(no_overlaps().words());
     println!("{}", aligned(&lines));
     for failure in stats::failures() {
-        println!("failed, so that a round did not count: {failure}");
+        println!("failed, round not counted: {failure}");
     }
 }
 
@@ -120,15 +122,15 @@ pub(crate) fn write(run: &Run, outcome: &Outcome, folder: &Path) {
     let plots = folder.join("plots");
     fs::create_dir_all(&plots).unwrap();
     let mut page = head(run);
-    writeln!(page, "## Bars\n\n| {} |\n|---|---:|---|---|---|", HEADS.join(" | ")).unwrap();
-    for bar in outcome.bars.iter().chain([&overlaps()]) {
-        writeln!(page, "| {} |", bar.words().join(" | ")).unwrap();
+    writeln!(page, "## Thresholds\n\n| {} |\n|---|---:|---|---|---|", HEADS.join(" | ")).unwrap();
+    for threshold in outcome.thresholds.iter().chain([&no_overlaps()]) {
+        writeln!(page, "| {} |", threshold.words().join(" | ")).unwrap();
     }
     page.push('\n');
     for failure in stats::failures() {
-        writeln!(page, "* Failed, so that a round did not count: {failure}").unwrap();
+        writeln!(page, "* Failed, round not counted: {failure}").unwrap();
     }
-    page.push_str(&who());
+    page.push_str(&peers());
     for table in &outcome.tables {
         writeln!(page, "## {}\n\n{}", table.title, table.markdown()).unwrap();
         for key in table.drawn {
@@ -147,20 +149,24 @@ pub(crate) fn write(run: &Run, outcome: &Outcome, folder: &Path) {
 fn head(run: &Run) -> String {
     format!(
         "# What locks cost\n\n\
-         Written by `make bench`; do not edit. Compare ratios, not absolutes: on one machine a round trip is all there is.\n\n\
+         Written by `make bench`; do not edit. Compare ratios rather than absolute figures: on one \
+         machine, the round trip to Redis dominates.\n\n\
          | | |\n|---|---|\n\
          | machine | {machine} |\n\
          | server | redis-server {redis}, no persistence, on the loopback |\n\
          | pinning | {pinning} |\n\
          | clients | {rustc}, release profile, tokio's current-thread runtime, one per process |\n\
-         | lease | 30 s, but for the faults |\n\
+         | lease | 30 s, except in the fault scenarios |\n\
          | duration | {elapsed:.0} s |\n\n\
-         Rounds are interleaved: in each, every contender has its turn, in rotated order. A figure is the median over the rounds, \
-         a ratio the median of the rounds' ratios. Holds are timed by timerfd. Entry and exit of every critical section on a \
-         shared key are stamped with CLOCK_MONOTONIC, those of all processes merged, and checked for overlap; the gap is the time from \
-         one's exit to the next one's entry. Commands are what clients send, by `INFO commandstats`, without what scripts call. \
-         Waiters run in a closed loop, without thinking in between, so a contender that lets the last holder come back first looks \
-         quick in a race, and shows itself in the drains and the spread.\n\n",
+         Rounds are interleaved: each round measures every peer once, in rotating order. A \
+         figure is the median over the rounds; a ratio is the median of the rounds' ratios. \
+         Holds are timed by timerfd. Every critical section on a shared key records its entry \
+         and exit with CLOCK_MONOTONIC. The records of all processes are merged and checked for \
+         overlaps. A gap is the time from one section's exit to the next section's entry. \
+         Commands are those that clients send, from `INFO commandstats`, without the commands \
+         that scripts call. Waiters run in a closed loop without think time. A peer that lets \
+         the last holder acquire again first therefore looks fast in the hot-key tables; the \
+         drain tables and the sections per waiter show the difference.\n\n",
         machine = machine::describe(),
         redis = run.server.version,
         pinning = run.cores.describe(),
@@ -169,10 +175,11 @@ fn head(run: &Run) -> String {
     )
 }
 
-fn who() -> String {
-    let mut out = "## Contenders\n\n| | version | |\n|---|---|---|\n".to_owned();
-    for kind in contenders::ALL {
-        writeln!(out, "| {} | {} | {} |", kind.name, kind.version(), kind.about).unwrap();
+fn peers() -> String {
+    let mut out = "## Peers\n\n| | version | |\n|---|---|---|\n".to_owned();
+    for peer in peers::ALL {
+        let version = machine::version_of(peer.package);
+        writeln!(out, "| {} | {} {version} | {} |", peer.name, peer.package, peer.about).unwrap();
     }
     out.push('\n');
     out

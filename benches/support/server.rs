@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
-use super::args::HIDDEN_EXEC;
-use super::machine::Cores;
+use super::machine::{self, Cores};
 
-/// How long the server may be busy with what contenders do to it before it answers us.
+/// How long the server may be busy with the peers' commands before it must answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A redis-server without persistence, on a free port of the loopback; ended on drop, and when we die.
+/// A redis-server without persistence, on a free port of the loopback. It ends on drop, and with
+/// this process.
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
@@ -27,7 +27,7 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let core = cores.server().map_or_else(|| "-".to_owned(), |core| core.to_string());
         let child = Command::new(std::env::current_exe().unwrap())
-            .args([HIDDEN_EXEC, &core, "redis-server", "--port", &port.to_string()])
+            .args([machine::HIDDEN_OPTION, &core, "redis-server", "--port", &port.to_string()])
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -151,8 +151,9 @@ const NEVER_IN_SCRIPTS: [&str; 7] =
 impl Usage {
     /// The commands that clients sent since `before`.
     ///
-    /// `INFO commandstats` counts what scripts call along with what clients send. So what counts is what can only
-    /// come from clients, and what the contender says that it sends as plain commands.
+    /// `INFO commandstats` adds up the commands of clients and those called by scripts. This
+    /// therefore counts commands that scripts never call, and those in `plain`, which the peer
+    /// sends itself.
     pub(crate) fn commands_since(&self, before: &Self, plain: &[&str]) -> u64 {
         let sent = |name: &str| NEVER_IN_SCRIPTS.contains(&name) || plain.contains(&name);
         let calls = self.calls.iter().filter(|(name, _)| sent(name));

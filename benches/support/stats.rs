@@ -1,9 +1,9 @@
-//! Figures of intervals.
+//! Statistics of critical sections.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A critical section: from the first to the last moment of its body.
+/// A critical section, from the start to the end of its body.
 #[derive(Clone, Copy)]
 pub(crate) struct Section {
     pub(crate) entry: u64,
@@ -15,26 +15,27 @@ pub(crate) struct Section {
 static SECTIONS: AtomicU64 = AtomicU64::new(0);
 static OVERLAPS: AtomicU64 = AtomicU64::new(0);
 
-/// Sections on shared keys that were checked in this run, and how many of them began before the one before had ended.
+/// The sections on shared keys that this run has checked, and how many of them began before an
+/// earlier one ended.
 pub(crate) fn checked() -> (u64, u64) {
     (SECTIONS.load(Ordering::Relaxed), OVERLAPS.load(Ordering::Relaxed))
 }
 
 static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Notes that a contender gave an error where it should have waited, or panicked: the round does not count.
-pub(crate) fn failed(whose: &str, cell: &str) {
-    eprintln!("FAILED: {whose} in {cell}; the round does not count for it");
-    FAILURES.lock().unwrap().push(format!("{whose} in \"{cell}\""));
+/// Records that a peer panicked, or returned an error instead of waiting. The round does not count.
+pub(crate) fn failed(peer: &str, title: &str) {
+    eprintln!("FAILED: {peer} in {title}; round not counted for it");
+    FAILURES.lock().unwrap().push(format!("{peer} in \"{title}\""));
 }
 
-/// Who failed, and where; once for each round.
+/// The failed peers and their scenarios, one entry per round.
 pub(crate) fn failures() -> Vec<String> {
     FAILURES.lock().unwrap().clone()
 }
 
-/// Sorts sections of one key by entry, and counts those that began before another had ended.
-pub(crate) fn check(sections: &mut [Section], whose: &str) {
+/// Sorts the sections of one key by entry, and counts those that began before an earlier one ended.
+pub(crate) fn check(sections: &mut [Section], peer: &str) {
     sections.sort_unstable_by_key(|section| section.entry);
     let mut free = 0;
     let mut overlaps = 0;
@@ -45,22 +46,22 @@ pub(crate) fn check(sections: &mut [Section], whose: &str) {
     SECTIONS.fetch_add(sections.len() as u64, Ordering::Relaxed);
     if overlaps > 0 {
         OVERLAPS.fetch_add(overlaps, Ordering::Relaxed);
-        eprintln!("OVERLAP: {overlaps} critical sections of {whose}");
+        eprintln!("OVERLAP: {overlaps} critical sections of {peer}");
     }
 }
 
-/// Nanoseconds from one holder's exit to the next one's entry.
+/// Nanoseconds from one section's exit to the next section's entry.
 pub(crate) struct Gaps {
-    /// Where the waiter changes.
+    /// Gaps between different waiters.
     pub(crate) switched: Vec<u64>,
-    /// Of those, where the process does not.
+    /// The part of `switched` within one process.
     pub(crate) within: Vec<u64>,
-    /// And where it does.
+    /// The part of `switched` across processes.
     pub(crate) across: Vec<u64>,
 }
 
 impl Gaps {
-    /// Of sections that were checked, and so are in order.
+    /// `sections` must be sorted by entry, as [`check`] leaves them.
     pub(crate) fn of(sections: &[Section]) -> Self {
         let mut gaps = Self { switched: Vec::new(), within: Vec::new(), across: Vec::new() };
         for pair in sections.windows(2) {
@@ -78,7 +79,7 @@ impl Gaps {
     }
 }
 
-/// The value below which `fraction` of them lie, in microseconds.
+/// The quantile at `fraction` of values in nanoseconds, in microseconds.
 pub(crate) fn quantile_us(values: &mut [u64], fraction: f64) -> Option<f64> {
     if values.is_empty() {
         return None;

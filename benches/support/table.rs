@@ -1,4 +1,4 @@
-//! Figures as rows, and how they are written.
+//! Tables of figures, and their forms in text, Markdown and JSON.
 
 use std::fmt::Write as _;
 
@@ -20,19 +20,19 @@ impl Column {
     }
 }
 
-/// What one cell measured in one setting.
+/// The figures of one scenario in one setting.
 pub(crate) struct Table {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) columns: &'static [Column],
     pub(crate) rows: Vec<Row>,
-    /// The columns that are drawn, by their key.
+    /// The keys of the columns that get a chart.
     pub(crate) drawn: &'static [&'static str],
 }
 
 pub(crate) struct Row {
     pub(crate) name: String,
-    /// One per column; `None` where the figure has no meaning.
+    /// One per column; `None` if the figure does not apply.
     pub(crate) values: Vec<Option<f64>>,
 }
 
@@ -45,7 +45,8 @@ impl Table {
             object.extend(values.map(|(column, value)| (column.key.to_owned(), json!(value))));
             Value::Object(object)
         };
-        json!({ "cell": self.id, "title": self.title, "rows": self.rows.iter().map(row).collect::<Vec<_>>() })
+        let rows: Vec<_> = self.rows.iter().map(row).collect();
+        json!({ "scenario": self.id, "title": self.title, "rows": rows })
     }
 
     /// The values of a column, with the names of their rows.
@@ -70,7 +71,7 @@ impl Table {
         out
     }
 
-    /// For a terminal.
+    /// The form for a terminal.
     pub(crate) fn text(&self) -> String {
         let mut lines = vec![vec![String::new()]];
         lines[0].extend(self.columns.iter().map(|column| column.head.to_owned()));
@@ -83,7 +84,7 @@ impl Table {
     }
 }
 
-/// Lines of words in columns: the first to the left, the others to the right.
+/// Aligns lines of words in columns: the first column left, the others right.
 pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
     let mut out = String::new();
     let wide = |index: usize| lines.iter().map(|line| line[index].chars().count()).max().unwrap();
@@ -101,7 +102,7 @@ pub(crate) fn aligned(lines: &[Vec<String>]) -> String {
     out
 }
 
-/// A figure, its thousands apart.
+/// Formats a figure with thousands separators.
 pub(crate) fn number(value: Option<f64>, digits: usize) -> String {
     let Some(value) = value else { return "–".to_owned() };
     if value.is_infinite() {

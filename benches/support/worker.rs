@@ -1,4 +1,5 @@
-//! Worker processes: this program again, with a hidden option. Jobs come as lines on stdin, answers go to stdout.
+//! Worker processes: this program with a hidden option. It reads jobs as lines from stdin and
+//! writes answers to stdout.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -10,18 +11,20 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines, 
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Barrier, watch};
 
-use super::args::HIDDEN_WORKER;
 use super::clock::{MS, Timer, now, process_cpu};
 use super::machine::die_with_parent;
 use super::server::{Server, Usage};
 use super::stats::Section;
-use crate::contenders::{Contender, Kind, Terms};
+use crate::peers::{self, Config, Kind, Peer};
 
+/// The first option of this program when it is a worker process.
+pub(crate) const HIDDEN_OPTION: &str = "--as-worker";
 /// Bytes of a section on the pipe.
 const SECTION_LEN: usize = 20;
 /// How far ahead the start of a race lies, so that all workers know of it before.
 const BARRIER: u64 = 30 * MS;
-/// How long after its end a waiter may take to get the lock a last time. Some would poll for many seconds more.
+/// How long after the end of a race a waiter may take to get the lock once more. Some peers would
+/// poll for many seconds.
 const GRACE: u64 = 250 * MS;
 
 /// Waiters that all want one key.
@@ -64,9 +67,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) async fn start(kind: &Kind, terms: &Terms) -> Self {
+    pub(crate) async fn start(kind: &Kind, config: &Config) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([HIDDEN_WORKER, kind.name, &terms.url, &terms.ttl.as_millis().to_string()])
+            .args([HIDDEN_OPTION, kind.name, &config.url, &config.ttl.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -79,8 +82,8 @@ impl Worker {
         worker
     }
 
-    pub(crate) async fn start_all(kind: &Kind, terms: &Terms, count: usize) -> Vec<Self> {
-        join_all((0..count).map(|_| Self::start(kind, terms))).await
+    pub(crate) async fn start_all(kind: &Kind, config: &Config, count: usize) -> Vec<Self> {
+        join_all((0..count).map(|_| Self::start(kind, config))).await
     }
 
     async fn tell(&mut self, job: Value) {
@@ -195,17 +198,17 @@ pub(crate) fn work(name: &str, url: &str, ttl_ms: &str) {
     die_with_parent();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let terms = Terms::new(url, ttl_ms.parse().unwrap());
-        let contender = Kind::named(name).unwrap().connect(&terms).await;
+        let config = Config::new(url, ttl_ms.parse().unwrap());
+        let peer = peers::named(name).unwrap().connect(&config).await;
         // What the first use of a lock costs is not what is measured.
-        contender.section(&format!("warm:{}", std::process::id()), Box::pin(async {})).await;
+        peer.section(&format!("warm:{}", std::process::id()), Box::pin(async {})).await;
         say(&json!({ "ready": true })).await;
         let mut jobs = BufReader::new(tokio::io::stdin()).lines();
         while let Some(job) = next(&mut jobs).await {
             match job["job"].as_str() {
-                Some("race") => race(&contender, &job).await,
-                Some("hold") => hold(&contender, &job, &mut jobs).await,
-                Some("hold_many") => hold_many(&contender, &job, &mut jobs).await,
+                Some("race") => race(&peer, &job).await,
+                Some("hold") => hold(&peer, &job, &mut jobs).await,
+                Some("hold_many") => hold_many(&peer, &job, &mut jobs).await,
                 _ => panic!("no such job: {job}"),
             }
         }
@@ -224,14 +227,14 @@ async fn say(answer: &Value) {
     out.flush().await.unwrap();
 }
 
-async fn race(contender: &Arc<dyn Contender>, job: &Value) {
+async fn race(peer: &Arc<dyn Peer>, job: &Value) {
     let number = |name: &str| job[name].as_u64().unwrap();
     let (start, hold) = (number("start"), number("hold"));
     let end = job["lasts"].as_u64().map(|lasts| start + lasts);
     Timer::new().until(start).await;
     let mut sections = Vec::new();
     let waiters = (0..number("waiters") as u32).map(|waiter| {
-        let contender = Arc::clone(contender);
+        let peer = Arc::clone(peer);
         let key = job["key"].as_str().unwrap().to_owned();
         let done = Arc::new(Mutex::new(Vec::new()));
         sections.push(Arc::clone(&done));
@@ -246,7 +249,7 @@ async fn race(contender: &Arc<dyn Contender>, job: &Value) {
                     }
                     done.lock().unwrap().push(Section { entry, exit: now(), process: 0, waiter });
                 };
-                contender.section(&key, Box::pin(body)).await;
+                peer.section(&key, Box::pin(body)).await;
                 if end.is_none_or(|end| now() >= end) {
                     return;
                 }
@@ -280,35 +283,31 @@ async fn race(contender: &Arc<dyn Contender>, job: &Value) {
     out.flush().await.unwrap();
 }
 
-async fn hold(contender: &Arc<dyn Contender>, job: &Value, jobs: &mut Lines<BufReader<Stdin>>) {
+async fn hold(peer: &Arc<dyn Peer>, job: &Value, jobs: &mut Lines<BufReader<Stdin>>) {
     let mut left = 0;
     let body = async {
         say(&json!({ "entered": now() })).await;
         next(jobs).await;
         left = now();
     };
-    contender.section(job["key"].as_str().unwrap(), Box::pin(body)).await;
+    peer.section(job["key"].as_str().unwrap(), Box::pin(body)).await;
     say(&json!({ "left": left })).await;
 }
 
-async fn hold_many(
-    contender: &Arc<dyn Contender>,
-    job: &Value,
-    jobs: &mut Lines<BufReader<Stdin>>,
-) {
+async fn hold_many(peer: &Arc<dyn Peer>, job: &Value, jobs: &mut Lines<BufReader<Stdin>>) {
     let locks = job["locks"].as_u64().unwrap() as usize;
     let all_held = Arc::new(Barrier::new(locks + 1));
     let (over, _) = watch::channel(false);
     let holders: Vec<_> = (0..locks)
         .map(|lock| {
-            let contender = Arc::clone(contender);
+            let peer = Arc::clone(peer);
             let (all_held, mut over) = (Arc::clone(&all_held), over.subscribe());
             tokio::spawn(async move {
                 let body = async {
                     all_held.wait().await;
                     over.wait_for(|over| *over).await.unwrap();
                 };
-                contender.section(&format!("held:{lock}"), Box::pin(body)).await;
+                peer.section(&format!("held:{lock}"), Box::pin(body)).await;
             })
         })
         .collect();

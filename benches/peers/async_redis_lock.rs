@@ -6,18 +6,18 @@ use std::time::Duration;
 use async_redis_lock::{Locker, Options};
 use futures_util::future::BoxFuture;
 
-use super::{Body, Contender, Kind, Terms};
+use super::peer::{Body, Config, Kind, Peer};
 
 pub(super) static KIND: Kind = Kind {
     name: "async-redis-lock",
     package: "async-redis-lock",
-    about: "polls every 100 ms; no fence; renewed by a task per lock.",
+    about: "polls every 100 ms; no fencing token; renewed by a task per lock.",
     plain: &[],
     waits: true,
     renews: true,
-    peer: true,
+    third_party: true,
     least_ttl: Duration::ZERO,
-    connect: |terms| Box::pin(connect(terms)),
+    connect: |config| Box::pin(connect(config)),
 };
 
 struct AsyncRedisLock {
@@ -25,15 +25,15 @@ struct AsyncRedisLock {
     options: Options,
 }
 
-async fn connect(terms: &Terms) -> Arc<dyn Contender> {
+async fn connect(config: &Config) -> Arc<dyn Peer> {
     Arc::new(AsyncRedisLock {
-        locker: Locker::from_redis_url(&terms.url).await.unwrap(),
-        // It recommends a third of the ttl, and gives up after a second unless told otherwise.
-        options: Options::new().ttl(terms.ttl).extend(terms.ttl / 3).timeout(None),
+        locker: Locker::from_redis_url(&config.url).await.unwrap(),
+        // Its docs recommend a third of the ttl. By default it gives up after a second.
+        options: Options::new().ttl(config.ttl).extend(config.ttl / 3).timeout(None),
     })
 }
 
-impl Contender for AsyncRedisLock {
+impl Peer for AsyncRedisLock {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let lock = self.locker.acquire_with_options(&self.options, key).await.unwrap();

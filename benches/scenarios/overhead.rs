@@ -1,4 +1,5 @@
-//! What the macro and the layer add to the guard, on a store in memory, where nothing else takes time.
+//! What the macro and the layer add to the guard. The store is in memory, so that nothing else
+//! takes time.
 
 use std::convert::Infallible;
 
@@ -10,38 +11,39 @@ use lock_core::{Error, LockClient, distributed_lock, key};
 use lock_tower::LockLayer;
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::args::Run;
 use crate::support::clock::now;
-use crate::support::report::{Bar, Limit, Outcome};
+use crate::support::report::{Limit, Outcome, Threshold};
+use crate::support::run::Run;
 use crate::support::stats::median;
 use crate::support::table::{Column, Row, Table};
 
 const COLUMNS: &[Column] = &[
     Column::new("ns", "ns per section", 0),
-    Column::new("over_ns", "more than the guard, ns", 0),
+    Column::new("over_ns", "above the guard, ns", 0),
     Column::new("allocations", "heap allocations", 1),
-    Column::new("over_allocations", "more than the guard", 1),
+    Column::new("over_allocations", "above the guard", 1),
 ];
 
-/// Sections of one contender in a row.
+/// Consecutive sections of one variant.
 const BATCH: u64 = 2_000;
 
-/// What is compared, each with the guard form of the same work.
+/// The variants; each is compared with the same work done with a guard.
 #[derive(Clone, Copy)]
-enum Way {
+enum Variant {
     Guard,
     Macro,
-    /// A service behind a guard taken by hand.
+    /// A service behind a guard that is acquired by hand.
     GuardedService,
     Layer,
 }
 
-const WAYS: [Way; 4] = [Way::Guard, Way::Macro, Way::GuardedService, Way::Layer];
+const VARIANTS: [Variant; 4] =
+    [Variant::Guard, Variant::Macro, Variant::GuardedService, Variant::Layer];
 
 pub(super) fn measure(run: &Run) -> Outcome {
-    let rounds = run.dose(50, 300);
+    let rounds = run.quick_or_full(50, 300);
     run.progress("overhead", 0, 1);
-    // A runtime of its own, on a thread of its own: allocations are counted per thread.
+    // A separate runtime on a separate thread, because allocations are counted per thread.
     std::thread::spawn(move || outcome(rounds)).join().unwrap()
 }
 
@@ -50,46 +52,51 @@ fn outcome(rounds: usize) -> Outcome {
     let client = LockClient::builder(MemoryStore::new()).build().unwrap();
     let mut took = [const { Vec::new() }; 4];
     for _ in 0..=rounds {
-        for (way, took) in WAYS.iter().zip(&mut took) {
+        for (variant, took) in VARIANTS.iter().zip(&mut took) {
             let start = now();
-            runtime.block_on(batch(*way, &client));
+            runtime.block_on(batch(*variant, &client));
             took.push((now() - start) as f64 / BATCH as f64);
         }
     }
-    let allocations = WAYS.map(|way| {
-        let counted = allocation_counter::measure(|| runtime.block_on(batch(way, &client)));
-        // The runtime and the janitor have some that are not per section.
+    let allocations = VARIANTS.map(|variant| {
+        let counted = allocation_counter::measure(|| runtime.block_on(batch(variant, &client)));
+        // Includes a few of the runtime and the releaser that do not occur per section.
         counted.count_total as f64 / BATCH as f64
     });
-    let row = |name: &str, way: Way, base: Way| {
-        let (way, base) = (way as usize, base as usize);
+    let row = |name: &str, variant: Variant, base: Variant| {
+        let (variant, base) = (variant as usize, base as usize);
         // The first round warms up.
-        let pairs = took[way].iter().zip(&took[base]).skip(1);
-        let over = (way != base).then(|| median(pairs.map(|(one, other)| one - other))).flatten();
-        let more = (way != base).then(|| allocations[way] - allocations[base]);
-        let values =
-            vec![median(took[way][1..].iter().copied()), over, Some(allocations[way]), more];
+        let pairs = took[variant].iter().zip(&took[base]).skip(1);
+        let over =
+            (variant != base).then(|| median(pairs.map(|(one, other)| one - other))).flatten();
+        let more = (variant != base).then(|| allocations[variant] - allocations[base]);
+        let values = vec![
+            median(took[variant][1..].iter().copied()),
+            over,
+            Some(allocations[variant]),
+            more,
+        ];
         Row { name: name.to_owned(), values }
     };
     let rows = vec![
-        row("guard", Way::Guard, Way::Guard),
-        row("macro", Way::Macro, Way::Guard),
-        row("service behind a guard", Way::GuardedService, Way::GuardedService),
-        row("service behind the layer", Way::Layer, Way::GuardedService),
+        row("guard", Variant::Guard, Variant::Guard),
+        row("macro", Variant::Macro, Variant::Guard),
+        row("service behind a guard", Variant::GuardedService, Variant::GuardedService),
+        row("service behind the layer", Variant::Layer, Variant::GuardedService),
     ];
-    let bar = |what: &str, figure: Option<f64>, must, unit| Bar {
+    let threshold = |what: &str, figure: Option<f64>, required, unit| Threshold {
         what: what.to_owned(),
         figure,
-        must: Limit::AtMost(must),
-        aim: None,
+        required: Limit::AtMost(required),
+        target: None,
         unit,
     };
     let us = |row: &Row| row.values[1].map(|ns| ns / 1e3);
-    let bars = vec![
-        bar("the macro over the guard, in memory", us(&rows[1]), 1.0, "µs"),
-        // A tenth, for what is not per section.
-        bar("the macro over the guard, heap allocations", rows[1].values[3], 0.1, ""),
-        bar("the layer over the guard, in memory", us(&rows[3]), 2.0, "µs"),
+    let thresholds = vec![
+        threshold("the macro over the guard, in memory", us(&rows[1]), 1.0, "µs"),
+        // A tenth allows for allocations that do not occur per section.
+        threshold("the macro over the guard, heap allocations", rows[1].values[3], 0.1, ""),
+        threshold("the layer over the guard, in memory", us(&rows[3]), 2.0, "µs"),
     ];
     let table = Table {
         id: "overhead".to_owned(),
@@ -98,22 +105,22 @@ fn outcome(rounds: usize) -> Outcome {
         rows,
         drawn: &["ns"],
     };
-    Outcome { tables: vec![table], bars }
+    Outcome { tables: vec![table], thresholds }
 }
 
-async fn batch(way: Way, client: &LockClient) {
-    match way {
-        Way::Guard => {
+async fn batch(variant: Variant, client: &LockClient) {
+    match variant {
+        Variant::Guard => {
             for id in 0..BATCH {
                 by_guard(client, id).await.unwrap();
             }
         }
-        Way::Macro => {
+        Variant::Macro => {
             for id in 0..BATCH {
                 by_macro(client, id).await.unwrap();
             }
         }
-        Way::GuardedService => {
+        Variant::GuardedService => {
             let service = service_fn(answer);
             for id in 0..BATCH {
                 let guard = client.mutex(key!("bench:<id>")).lock().await.unwrap();
@@ -122,7 +129,7 @@ async fn batch(way: Way, client: &LockClient) {
                 assert!(response.status().is_success());
             }
         }
-        Way::Layer => {
+        Variant::Layer => {
             let layer = LockLayer::from_fn(client.clone(), |parts| {
                 let Id(id) = parts.extensions.get::<Id>()?;
                 Some(key!("bench:<id>"))

@@ -1,11 +1,11 @@
-//! Ten thousand locks of one process, held and renewed.
+//! One process holds and renews ten thousand locks.
 
 use std::time::Duration;
 
-use super::waiting;
-use crate::contenders::{FENCED, Kind, TTL, Terms};
-use crate::support::args::Run;
-use crate::support::report::{Bar, Limit, Outcome};
+use super::rounds::waiting;
+use crate::peers::{Config, FENCED, Kind, TTL};
+use crate::support::report::{Limit, Outcome, Threshold};
+use crate::support::run::Run;
 use crate::support::table::{Column, Row, Table};
 use crate::support::worker::Worker;
 
@@ -15,29 +15,29 @@ const COLUMNS: &[Column] = &[
     Column::new("client_percent", "client, % of a core", 2),
     Column::new("redis_percent", "Redis, % of a core", 2),
     Column::new("commands_per_s", "commands/s", 1),
-    Column::new("shortest_s", "shortest time to live after it, s", 1),
+    Column::new("shortest_s", "shortest ttl left afterwards, s", 1),
 ];
 
 pub(super) async fn measure(run: &Run) -> Outcome {
-    // A third of the ttl is when most renew; some wait for half of it.
-    let lasts = Duration::from_secs(run.dose(11, 30));
+    // Most peers renew after a third of the ttl, some after half of it.
+    let lasts = Duration::from_secs(run.quick_or_full(11, 30));
     let kinds = waiting().into_iter().filter(|kind| kind.renews);
     let kinds: Vec<_> = kinds.filter(|kind| !run.quick || kind.name == FENCED).collect();
     let mut rows = vec![idle(run).await];
-    let mut bars = Vec::new();
+    let mut thresholds = Vec::new();
     for (round, kind) in kinds.iter().enumerate() {
         run.progress(&format!("renewal, {}", kind.name), round, kinds.len());
         let values = hold(run, kind, lasts).await;
         if kind.name == FENCED {
-            let bar = |who: &str, figure, must| Bar {
-                what: format!("10,000 locks held, ttl 30 s: % of a core in {who}"),
+            let threshold = |side: &str, figure, required| Threshold {
+                what: format!("10,000 locks held, ttl 30 s: % of a core in {side}"),
                 figure,
-                must: Limit::AtMost(must),
-                aim: None,
+                required: Limit::AtMost(required),
+                target: None,
                 unit: "%",
             };
-            bars.push(bar("the client", values[0], 0.5));
-            bars.push(bar("Redis", values[1], 1.0));
+            thresholds.push(threshold("the client", values[0], 0.5));
+            thresholds.push(threshold("Redis", values[1], 1.0));
         }
         rows.push(Row { name: kind.name.to_owned(), values });
     }
@@ -48,10 +48,10 @@ pub(super) async fn measure(run: &Run) -> Outcome {
         rows,
         drawn: &["client_percent", "redis_percent"],
     };
-    Outcome { tables: vec![table], bars }
+    Outcome { tables: vec![table], thresholds }
 }
 
-/// What Redis uses when nobody asks for anything.
+/// The CPU that Redis uses without any clients' commands.
 async fn idle(run: &Run) -> Row {
     let lasts = Duration::from_secs(2);
     let before = run.server.usage().await;
@@ -63,8 +63,8 @@ async fn idle(run: &Run) -> Row {
 
 async fn hold(run: &Run, kind: &Kind, lasts: Duration) -> Vec<Option<f64>> {
     run.server.flush().await;
-    let terms = Terms::with_ttl(&run.server.url, TTL);
-    let mut worker = Worker::start(kind, &terms).await;
+    let config = Config::with_ttl(&run.server.url, TTL);
+    let mut worker = Worker::start(kind, &config).await;
     let cpu = worker.hold_many(LOCKS).await;
     let before = run.server.usage().await;
     tokio::time::sleep(lasts).await;

@@ -7,18 +7,18 @@ use futures_util::future::BoxFuture;
 use rlock::AcquireOptions;
 use rlock::async_lock::RLock;
 
-use super::{Body, Contender, Kind, Terms};
+use super::peer::{Body, Config, Kind, Peer};
 
 pub(super) static KIND: Kind = Kind {
     name: "rlock",
     package: "rlock",
-    about: "polls every 100 ms; no fence; renewed by a task per lock.",
+    about: "polls every 100 ms; no fencing token; renewed by a task per lock.",
     plain: &["set"],
     waits: true,
     renews: true,
-    peer: true,
+    third_party: true,
     least_ttl: Duration::ZERO,
-    connect: |terms| Box::pin(connect(terms)),
+    connect: |config| Box::pin(connect(config)),
 };
 
 struct Rlock {
@@ -26,14 +26,14 @@ struct Rlock {
     options: AcquireOptions,
 }
 
-async fn connect(terms: &Terms) -> Arc<dyn Contender> {
+async fn connect(config: &Config) -> Arc<dyn Peer> {
     Arc::new(Rlock {
-        manager: RLock::new(terms.url.as_str()).await.unwrap(),
-        options: AcquireOptions::builder().ttl(terms.ttl).build().unwrap(),
+        manager: RLock::new(config.url.as_str()).await.unwrap(),
+        options: AcquireOptions::builder().ttl(config.ttl).build().unwrap(),
     })
 }
 
-impl Contender for Rlock {
+impl Peer for Rlock {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let acquire = self.manager.acquire_mutex_with_options(key, self.options.clone());

@@ -1,14 +1,15 @@
-//! Tasks of one process, each with a key of its own: what a lock and its release cost when nobody waits.
+//! Tasks of one process, each with its own key: what acquiring and releasing costs without
+//! contention.
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Rounds, index_of, turns};
-use crate::contenders::{self, Contender, FENCED, RAW, RSLOCK, TTL, Terms, UNFENCED};
-use crate::support::args::Run;
+use super::rounds::{Rounds, index_of, turns};
+use crate::peers::{self, Config, FENCED, Peer, RAW, RSLOCK, TTL, UNFENCED};
 use crate::support::clock::{MS, now, process_cpu};
-use crate::support::report::{Bar, Limit, Outcome};
+use crate::support::report::{Limit, Outcome, Threshold};
+use crate::support::run::Run;
 use crate::support::stats::{self, quantile_us};
 use crate::support::table::{Column, Row, Table};
 
@@ -34,24 +35,29 @@ struct Figures {
 }
 
 pub(super) async fn measure(run: &Run) -> Outcome {
-    let terms = Terms::with_ttl(&run.server.url, TTL);
+    let config = Config::with_ttl(&run.server.url, TTL);
     let mut all = Vec::new();
-    for kind in contenders::ALL {
-        let contender = kind.connect(&terms).await;
-        contender.section("warm", Box::pin(async {})).await;
-        all.push(contender);
+    for kind in peers::ALL {
+        let peer = kind.connect(&config).await;
+        peer.section("warm", Box::pin(async {})).await;
+        all.push(peer);
     }
     let mut outcome = Outcome::default();
-    for tasks in run.dose(&[1, 64, 256][..], &[1, 16, 64, 256]) {
-        outcome.tables.push(table(run, *tasks, &all, &mut outcome.bars).await);
+    for tasks in run.quick_or_full(&[1, 64, 256][..], &[1, 16, 64, 256]) {
+        outcome.tables.push(table(run, *tasks, &all, &mut outcome.thresholds).await);
     }
     outcome
 }
 
-async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut Vec<Bar>) -> Table {
-    let kinds = contenders::ALL;
-    let rounds = run.dose(5, if tasks == 1 { 11 } else { 9 });
-    let lasts = run.dose(150, 350) * MS;
+async fn table(
+    run: &Run,
+    tasks: usize,
+    all: &[Arc<dyn Peer>],
+    thresholds: &mut Vec<Threshold>,
+) -> Table {
+    let kinds = peers::ALL;
+    let rounds = run.quick_or_full(5, if tasks == 1 { 11 } else { 9 });
+    let lasts = run.quick_or_full(150, 350) * MS;
     let mut figures = Rounds::new(kinds.len(), rounds);
     let title = format!(
         "Uncontended, {}",
@@ -60,7 +66,7 @@ async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut V
     for number in 0..rounds {
         run.progress(&title, number, rounds);
         for turn in turns(run, number, kinds) {
-            // The first locks of a round still pay for the pause before it.
+            // Warm up: the first locks of a round are slower after the pause before it.
             round(run, &all[turn], kinds[turn].plain, tasks, lasts / 10).await;
             let measured = round(run, &all[turn], kinds[turn].plain, tasks, lasts).await;
             match measured {
@@ -88,27 +94,27 @@ async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut V
     });
     let fenced = index_of(FENCED, kinds).unwrap();
     if tasks == 1 {
-        bars.push(Bar {
+        thresholds.push(Threshold {
             what: "uncontended, 1 task, p50: fenced / raw".to_owned(),
             figure: figures.ratio(fenced, raw, |round| round.p50),
-            must: Limit::AtMost(1.15),
-            aim: Some(Limit::AtMost(1.08)),
+            required: Limit::AtMost(1.15),
+            target: Some(Limit::AtMost(1.08)),
             unit: "",
         });
     } else if tasks >= 64 {
-        bars.push(Bar {
+        thresholds.push(Threshold {
             what: format!("uncontended, {tasks} tasks, locks/s: fenced / rslock"),
             figure: figures.ratio(fenced, rslock, rate),
-            must: Limit::AtLeast(1.0),
-            aim: Some(Limit::AtLeast(1.4)),
+            required: Limit::AtLeast(1.0),
+            target: Some(Limit::AtLeast(1.4)),
             unit: "",
         });
-        bars.push(Bar {
+        thresholds.push(Threshold {
             what: format!("uncontended, {tasks} tasks, locks/s: unfenced / raw"),
             figure: index_of(UNFENCED, kinds)
                 .and_then(|unfenced| figures.ratio(unfenced, raw, rate)),
-            must: Limit::AtLeast(0.9),
-            aim: Some(Limit::AtLeast(1.1)),
+            required: Limit::AtLeast(0.9),
+            target: Some(Limit::AtLeast(1.1)),
             unit: "",
         });
     }
@@ -121,10 +127,10 @@ async fn table(run: &Run, tasks: usize, all: &[Arc<dyn Contender>], bars: &mut V
     }
 }
 
-/// `None` if the contender failed.
+/// `None` if the peer failed.
 async fn round(
     run: &Run,
-    contender: &Arc<dyn Contender>,
+    peer: &Arc<dyn Peer>,
     plain: &[&str],
     tasks: usize,
     lasts: u64,
@@ -132,14 +138,14 @@ async fn round(
     let (before, cpu, start) = (run.server.usage().await, process_cpu(), now());
     let running: Vec<_> = (0..tasks)
         .map(|task| {
-            let contender = Arc::clone(contender);
+            let peer = Arc::clone(peer);
             let key = format!("own:{task}");
             tokio::spawn(async move {
                 let mut took = Vec::new();
                 let mut began = start;
                 while began < start + lasts {
                     began = now();
-                    contender.section(&key, Box::pin(async {})).await;
+                    peer.section(&key, Box::pin(async {})).await;
                     took.push(now() - began);
                 }
                 took

@@ -1,4 +1,4 @@
-//! `redlock`, here on one server.
+//! `redlock`, here with one server.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -7,18 +7,19 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use redlock::{Lock, RedLock};
 
-use super::{Body, Contender, Kind, Terms};
+use super::peer::{Body, Config, Kind, Peer};
 
 pub(super) static KIND: Kind = Kind {
     name: "redlock",
     package: "redlock",
-    about: "polls, with a random pause of up to 200 ms; blocks its thread, so it runs on the blocking pool; dials a connection per command; no fence, no renewal.",
+    about: "polls at random intervals of up to 200 ms; blocks its thread, so it runs on tokio's \
+        blocking pool; opens a connection per command; no fencing token, no renewal.",
     plain: &["set"],
     waits: true,
     renews: false,
-    peer: true,
+    third_party: true,
     least_ttl: Duration::ZERO,
-    connect: |terms| Box::pin(ready(connect(terms))),
+    connect: |config| Box::pin(ready(connect(config))),
 };
 
 struct Redlock {
@@ -26,37 +27,37 @@ struct Redlock {
     ttl: Duration,
 }
 
-fn connect(terms: &Terms) -> Arc<dyn Contender> {
-    let manager = Arc::new(RedLock::new(vec![terms.url.as_str()]));
-    Arc::new(Redlock { manager, ttl: terms.ttl })
+fn connect(config: &Config) -> Arc<dyn Peer> {
+    let manager = Arc::new(RedLock::new(vec![config.url.as_str()]));
+    Arc::new(Redlock { manager, ttl: config.ttl })
 }
 
-/// What remains of a lock once it left the thread that took it.
+/// The parts of a lock that can leave the thread that acquired it.
 struct Held {
     resource: Vec<u8>,
     val: Vec<u8>,
     validity_time: usize,
 }
 
-impl Contender for Redlock {
+impl Peer for Redlock {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let (manager, resource) = (Arc::clone(&self.manager), key.as_bytes().to_vec());
             let ttl_ms = self.ttl.as_millis() as usize;
-            let take = move || loop {
+            let acquire = move || loop {
                 if let Some(lock) = manager.lock(&resource, ttl_ms).unwrap() {
                     let Lock { resource, val, validity_time, lock_manager: _ } = lock;
                     return Held { resource, val, validity_time };
                 }
             };
-            let held = tokio::task::spawn_blocking(take).await.unwrap();
+            let held = tokio::task::spawn_blocking(acquire).await.unwrap();
             body.await;
             let manager = Arc::clone(&self.manager);
-            let give_back = move || {
+            let release = move || {
                 let Held { resource, val, validity_time } = held;
                 manager.unlock(&Lock { resource, val, validity_time, lock_manager: &manager });
             };
-            tokio::task::spawn_blocking(give_back).await.unwrap();
+            tokio::task::spawn_blocking(release).await.unwrap();
         })
     }
 }

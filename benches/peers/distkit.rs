@@ -8,18 +8,19 @@ use distkit::lock::{LockOptions, Mutex};
 use futures_util::future::BoxFuture;
 use redis::aio::ConnectionManager;
 
-use super::{Body, Contender, Kind, Terms};
+use super::peer::{Body, Config, Kind, Peer};
 
 pub(super) static KIND: Kind = Kind {
     name: "distkit",
     package: "distkit",
-    about: "polls every 50 ms; no fence; renewed by a task per lock. A mutex per section, since its token belongs to the mutex.",
+    about: "polls every 50 ms; no fencing token; renewed by a task per lock. Uses a new mutex for \
+        each section, because the token belongs to the mutex.",
     plain: &["set"],
     waits: true,
     renews: true,
-    peer: true,
+    third_party: true,
     least_ttl: Duration::ZERO,
-    connect: |terms| Box::pin(connect(terms)),
+    connect: |config| Box::pin(connect(config)),
 };
 
 struct Distkit {
@@ -27,13 +28,13 @@ struct Distkit {
     ttl: Duration,
 }
 
-async fn connect(terms: &Terms) -> Arc<dyn Contender> {
-    let client = redis::Client::open(terms.url.as_str()).unwrap();
+async fn connect(config: &Config) -> Arc<dyn Peer> {
+    let client = redis::Client::open(config.url.as_str()).unwrap();
     let connection = client.get_connection_manager().await.unwrap();
-    Arc::new(Distkit { connection, ttl: terms.ttl })
+    Arc::new(Distkit { connection, ttl: config.ttl })
 }
 
-impl Contender for Distkit {
+impl Peer for Distkit {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let name = DistkitRedisKey::new_or_panic(key.replace(':', "-"));

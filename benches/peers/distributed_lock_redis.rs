@@ -7,37 +7,39 @@ use distributed_lock_core::prelude::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::RedisLockProvider;
 use futures_util::future::BoxFuture;
 
-use super::{Body, Contender, Kind, Terms};
+use super::peer::{Body, Config, Kind, Peer};
 
 pub(super) static KIND: Kind = Kind {
     name: "distributed-lock-redis",
     package: "distributed-lock-redis",
-    about: "does not wait on one server, whatever its timeout: here it is asked again every 100 ms; no fence; renewed by a task per lock. A lock object per section, since its token belongs to the object.",
+    about: "never waits on a single server, whatever its timeout, so this benchmark retries every \
+        100 ms; no fencing token; renewed by a task per lock. Uses a new lock object for each \
+        section, because the token belongs to the object.",
     plain: &["set"],
     waits: true,
     renews: true,
-    peer: true,
+    third_party: true,
     least_ttl: Duration::ZERO,
-    connect: |terms| Box::pin(connect(terms)),
+    connect: |config| Box::pin(connect(config)),
 };
 
-/// What `rlock` and `async-redis-lock` pause by default.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The default polling interval of `rlock` and `async-redis-lock`.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 struct DistributedLockRedis {
     provider: RedisLockProvider,
 }
 
-async fn connect(terms: &Terms) -> Arc<dyn Contender> {
+async fn connect(config: &Config) -> Arc<dyn Peer> {
     let provider = RedisLockProvider::builder()
-        .url(terms.url.as_str())
-        .expiry(terms.ttl)
-        .extension_cadence(terms.ttl / 3)
-        .min_validity(terms.ttl * 9 / 10);
+        .url(config.url.as_str())
+        .expiry(config.ttl)
+        .extension_cadence(config.ttl / 3)
+        .min_validity(config.ttl * 9 / 10);
     Arc::new(DistributedLockRedis { provider: provider.build().await.unwrap() })
 }
 
-impl Contender for DistributedLockRedis {
+impl Peer for DistributedLockRedis {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let lock = self.provider.create_lock(key);
@@ -45,7 +47,7 @@ impl Contender for DistributedLockRedis {
                 if let Some(handle) = lock.try_acquire().await.unwrap() {
                     break handle;
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             };
             body.await;
             handle.release().await.unwrap();

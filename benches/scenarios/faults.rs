@@ -1,48 +1,48 @@
-//! What the others wait for when a process dies or stands still.
+//! How long other processes wait when a process dies or is paused.
 
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::waiting;
-use crate::contenders::{FENCED, Kind, RSLOCK, TTL, Terms, UNFENCED};
-use crate::support::args::Run;
+use super::rounds::waiting;
+use crate::peers::{Config, FENCED, Kind, RSLOCK, TTL, UNFENCED};
 use crate::support::clock::now;
-use crate::support::report::{Bar, Limit, Outcome};
+use crate::support::report::{Limit, Outcome, Threshold};
+use crate::support::run::Run;
 use crate::support::stats::{self, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
 use crate::support::worker::Worker;
 
-/// Long enough for a waiter to stand in line before the next one comes.
+/// Long enough for a waiter to join the queue before the next waiter arrives.
 const SETTLE: Duration = Duration::from_millis(80);
-/// Of the lock whose holder is killed.
+/// The ttl of the lock whose holder is killed.
 const SHORT_TTL: Duration = Duration::from_secs(1);
-/// DESIGN: the shorter of this and the ttl is what a grant is good for until it is claimed.
+/// A grant must be claimed within this time or the ttl, whichever is shorter.
 const CLAIM_TTL: Duration = Duration::from_secs(3);
 
 pub(super) async fn measure(run: &Run) -> Outcome {
     let mut outcome = Outcome::default();
-    outcome.tables.push(waiters(run, &mut outcome.bars).await);
-    outcome.tables.push(holders(run, &mut outcome.bars).await);
+    outcome.tables.push(waiters(run, &mut outcome.thresholds).await);
+    outcome.tables.push(holders(run, &mut outcome.thresholds).await);
     outcome
 }
 
 const WAITERS: &[Column] = &[
     Column::new("plain_p50_us", "hand-off p50 µs", 1),
-    Column::new("killed_p50_us", "the same past a killed waiter", 1),
+    Column::new("killed_p50_us", "the same after a killed waiter", 1),
     Column::new("killed_max_us", "max", 1),
     Column::new("stall_us", "stall µs", 1),
-    Column::new("paused_ms", "past a paused waiter, max ms", 0),
+    Column::new("paused_ms", "after a paused waiter, max ms", 0),
 ];
 
-async fn waiters(run: &Run, bars: &mut Vec<Bar>) -> Table {
+async fn waiters(run: &Run, thresholds: &mut Vec<Threshold>) -> Table {
     let title = "Faults: the first waiter of three processes is killed, or paused";
-    // The crates without a line have no head of it.
-    let whose = run.dose(&[FENCED][..], &[FENCED, UNFENCED]);
-    let kinds = waiting().into_iter().filter(|kind| whose.contains(&kind.name));
+    // The other crates have no queue, so no first waiter.
+    let names = run.quick_or_full(&[FENCED][..], &[FENCED, UNFENCED]);
+    let kinds = waiting().into_iter().filter(|kind| names.contains(&kind.name));
     let mut rows = Vec::new();
     for kind in kinds {
-        let rounds = run.dose(5, 21);
+        let rounds = run.quick_or_full(5, 21);
         let (mut plain, mut killed, mut paused) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..rounds {
             if round % 5 == 0 {
@@ -51,7 +51,7 @@ async fn waiters(run: &Run, bars: &mut Vec<Bar>) -> Table {
             plain.push(hand_off(run, kind, First::None).await);
             killed.push(hand_off(run, kind, First::Killed).await);
         }
-        let pauses = run.dose(1, 4);
+        let pauses = run.quick_or_full(1, 4);
         for round in 0..pauses {
             run.progress(&format!("faults, {}, paused", kind.name), round, pauses);
             paused.push(hand_off(run, kind, First::Paused).await);
@@ -62,20 +62,20 @@ async fn waiters(run: &Run, bars: &mut Vec<Bar>) -> Table {
         let paused = quantile_us(&mut paused, 1.0).map(|us| us / 1e3);
         if kind.name == FENCED {
             let round_trip = quantile_us(&mut run.server.pings(2000).await, 0.5).unwrap();
-            bars.push(Bar {
+            thresholds.push(Threshold {
                 what: format!(
                     "killed waiter at the head: stall; a round trip is {round_trip:.0} µs"
                 ),
                 figure: stall,
-                must: Limit::AtMost(round_trip.round()),
-                aim: None,
+                required: Limit::AtMost(round_trip.round()),
+                target: None,
                 unit: "µs",
             });
-            bars.push(Bar {
+            thresholds.push(Threshold {
                 what: "paused waiter at the head: stall (claim ttl 3 s + 100 ms)".to_owned(),
                 figure: paused,
-                must: Limit::AtMost((CLAIM_TTL.as_millis() + 100) as f64),
-                aim: None,
+                required: Limit::AtMost((CLAIM_TTL.as_millis() + 100) as f64),
+                target: None,
                 unit: "ms",
             });
         }
@@ -93,13 +93,13 @@ enum First {
     Paused,
 }
 
-/// Nanoseconds from the holder's exit to the entry of the last of the waiters, the only one that can enter.
+/// Nanoseconds from the holder's exit to the entry of the last waiter, the only one able to enter.
 async fn hand_off(run: &Run, kind: &Kind, first: First) -> u64 {
-    let terms = Terms::with_ttl(&run.server.url, TTL);
+    let config = Config::with_ttl(&run.server.url, TTL);
     let key = format!("fault:{}", now());
-    let mut holder = Worker::start(kind, &terms).await;
-    let mut ahead = Worker::start(kind, &terms).await;
-    let mut last = Worker::start(kind, &terms).await;
+    let mut holder = Worker::start(kind, &config).await;
+    let mut ahead = Worker::start(kind, &config).await;
+    let mut last = Worker::start(kind, &config).await;
     holder.ask(&key).await;
     let held = holder.entered().await;
     if first != First::None {
@@ -124,7 +124,7 @@ async fn hand_off(run: &Run, kind: &Kind, first: First) -> u64 {
     let mut sections = vec![Section { entry: held, exit: left, process: 0, waiter: 0 }];
     let mut exit = None;
     if let Some(paused) = &mut ahead {
-        // It wakes up while another holds what it may believe to have been granted.
+        // It resumes while another process holds the lock that it may believe it was granted.
         paused.signal(Signal::CONT);
         tokio::time::sleep(SETTLE).await;
         exit = Some(last.leave().await);
@@ -146,9 +146,9 @@ const HOLDERS: &[Column] = &[
     Column::new("late_max_ms", "max", 1),
 ];
 
-async fn holders(run: &Run, bars: &mut Vec<Bar>) -> Table {
+async fn holders(run: &Run, thresholds: &mut Vec<Threshold>) -> Table {
     let title =
-        "Faults: the holder's process is killed, ttl 1 s; the grant to the waiter of another";
+        "Faults: the holder's process is killed, ttl 1 s; the grant to a waiter in another process";
     let mut rows = Vec::new();
     let quick = [FENCED, RSLOCK];
     let kinds = waiting()
@@ -156,7 +156,7 @@ async fn holders(run: &Run, bars: &mut Vec<Bar>) -> Table {
         .filter(|kind| kind.least_ttl <= SHORT_TTL)
         .filter(|kind| !run.quick || quick.contains(&kind.name));
     for kind in kinds {
-        let rounds = run.dose(3, if kind.peer { 5 } else { 15 });
+        let rounds = run.quick_or_full(3, if kind.third_party { 5 } else { 15 });
         let mut late = Vec::new();
         for round in 0..rounds {
             if round % 5 == 0 {
@@ -167,11 +167,11 @@ async fn holders(run: &Run, bars: &mut Vec<Bar>) -> Table {
         let p50 = quantile_us(&mut late, 0.5).map(|us| us / 1e3);
         let max = quantile_us(&mut late, 1.0).map(|us| us / 1e3);
         if kind.name == FENCED {
-            bars.push(Bar {
+            thresholds.push(Threshold {
                 what: "killed holder: next grant after the lock's expiry, max".to_owned(),
                 figure: max,
-                must: Limit::AtMost(50.0),
-                aim: Some(Limit::AtMost(5.0)),
+                required: Limit::AtMost(50.0),
+                target: Some(Limit::AtMost(5.0)),
                 unit: "ms",
             });
         }
@@ -181,24 +181,24 @@ async fn holders(run: &Run, bars: &mut Vec<Bar>) -> Table {
     Table { id, title: title.to_owned(), columns: HOLDERS, rows, drawn: &["late_p50_ms"] }
 }
 
-/// Nanoseconds from the expiry of the lock of a killed process to the entry of the next.
+/// Nanoseconds from the expiry of a killed holder's lock to the entry of the next holder.
 async fn after_kill(run: &Run, kind: &Kind) -> u64 {
-    // So that the lock's key is the only one that expires.
+    // The lock's key must be the only one that expires.
     run.server.flush().await;
-    let terms = Terms::with_ttl(&run.server.url, SHORT_TTL);
-    let mut holder = Worker::start(kind, &terms).await;
-    let mut next = Worker::start(kind, &terms).await;
+    let config = Config::with_ttl(&run.server.url, SHORT_TTL);
+    let mut holder = Worker::start(kind, &config).await;
+    let mut next = Worker::start(kind, &config).await;
     holder.ask("fault").await;
     let entry = holder.entered().await;
     next.ask("fault").await;
     tokio::time::sleep(SETTLE).await;
     holder.kill().await;
-    let gone = now();
+    let killed = now();
     let expiry = run.server.expiry_of_lock().await;
     let entered = next.entered().await;
     let exit = next.leave().await;
     let mut sections = [
-        Section { entry, exit: gone, process: 0, waiter: 0 },
+        Section { entry, exit: killed, process: 0, waiter: 0 },
         Section { entry: entered, exit, process: 1, waiter: 0 },
     ];
     stats::check(&mut sections, kind.name);

@@ -1,10 +1,10 @@
-//! Waiters that arrive together, hold 1 ms each, and go: how long until all have been served.
+//! Waiters arrive together and hold the lock once, for 1 ms each: how long until all are done?
 
-use super::{Rounds, index_of, turns, waiting};
-use crate::contenders::{FENCED, TTL, Terms};
-use crate::support::args::Run;
+use super::rounds::{Rounds, index_of, turns, waiting};
+use crate::peers::{Config, FENCED, TTL};
 use crate::support::clock::MS;
-use crate::support::report::{Bar, Limit, Outcome};
+use crate::support::report::{Limit, Outcome, Threshold};
+use crate::support::run::Run;
 use crate::support::stats::{self, Gaps, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
 use crate::support::worker::{End, Race, Raced, Worker};
@@ -18,8 +18,8 @@ const COLUMNS: &[Column] = &[
 ];
 
 const HOLD: u64 = MS;
-/// Who needs longer than this, in milliseconds, has made the point, and sits out the rounds that follow.
-const PATIENCE_MS: f64 = 2_000.0;
+/// A peer that takes longer than this, in milliseconds, is skipped in the remaining rounds.
+const SLOW_MS: f64 = 2_000.0;
 
 struct Figures {
     ms: f64,
@@ -31,27 +31,32 @@ struct Figures {
 
 pub(super) async fn measure(run: &Run) -> Outcome {
     let mut outcome = Outcome::default();
-    let settings = run.dose(&[(4, 4)][..], &[(1, 16), (4, 4), (4, 16), (4, 64)]);
+    let settings = run.quick_or_full(&[(4, 4)][..], &[(1, 16), (4, 4), (4, 16), (4, 64)]);
     for (processes, waiters) in settings {
-        let table = table(run, *processes, *waiters, &mut outcome.bars).await;
+        let table = table(run, *processes, *waiters, &mut outcome.thresholds).await;
         outcome.tables.push(table);
     }
     outcome
 }
 
-async fn table(run: &Run, processes: usize, waiters: usize, bars: &mut Vec<Bar>) -> Table {
+async fn table(
+    run: &Run,
+    processes: usize,
+    waiters: usize,
+    thresholds: &mut Vec<Threshold>,
+) -> Table {
     let kinds = waiting();
-    let terms = Terms::with_ttl(&run.server.url, TTL);
+    let config = Config::with_ttl(&run.server.url, TTL);
     let all = processes * waiters;
     let title = format!(
         "Drain, {all} waiters in {}, hold 1 ms",
         if processes == 1 { "1 process".to_owned() } else { format!("{processes} processes") }
     );
-    let rounds = run.dose(7, if all > 64 { 5 } else { 9 });
+    let rounds = run.quick_or_full(7, if all > 64 { 5 } else { 9 });
     let race = Race { waiters, hold: HOLD, lasts: None };
     let mut workers = Vec::new();
     for kind in &kinds {
-        workers.push(Worker::start_all(kind, &terms, processes).await);
+        workers.push(Worker::start_all(kind, &config, processes).await);
     }
     let mut slow = vec![false; kinds.len()];
     let mut figures = Rounds::new(kinds.len(), rounds);
@@ -67,13 +72,13 @@ async fn table(run: &Run, processes: usize, waiters: usize, bars: &mut Vec<Bar>)
             stats::check(&mut sections, kinds[turn].name);
             if end == End::Failed {
                 stats::failed(kinds[turn].name, &title);
-                workers[turn] = Worker::start_all(kinds[turn], &terms, processes).await;
+                workers[turn] = Worker::start_all(kinds[turn], &config, processes).await;
                 continue;
             }
-            assert_eq!(sections.len(), all, "each waiter once");
+            assert_eq!(sections.len(), all, "each waiter enters once");
             let commands = after.commands_since(&before, kinds[turn].plain) as f64;
             let digest = digest(start, &sections, commands);
-            slow[turn] = digest.ms > PATIENCE_MS;
+            slow[turn] = digest.ms > SLOW_MS;
             figures.put(turn, round, digest);
         }
     }
@@ -88,12 +93,12 @@ async fn table(run: &Run, processes: usize, waiters: usize, bars: &mut Vec<Bar>)
         ],
     });
     if (processes, waiters) == (4, 4) {
-        let ours = index_of(FENCED, &kinds).unwrap();
-        bars.push(Bar {
+        let fenced = index_of(FENCED, &kinds).unwrap();
+        thresholds.push(Threshold {
             what: "drain, 16 waiters x 1 ms over 4 processes / sum of the holds".to_owned(),
-            figure: figures.median(ours, |round| Some(round.to_ideal)),
-            must: Limit::AtMost(1.15),
-            aim: Some(Limit::AtMost(1.05)),
+            figure: figures.median(fenced, |round| Some(round.to_ideal)),
+            required: Limit::AtMost(1.15),
+            target: Some(Limit::AtMost(1.05)),
             unit: "",
         });
     }

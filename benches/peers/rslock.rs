@@ -1,4 +1,4 @@
-//! `rslock`: Redlock, here on one server.
+//! `rslock`: Redlock, here with one server.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -7,18 +7,19 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use rslock::LockManager;
 
-use super::{Body, Contender, Kind, Terms};
+use super::peer::{self, Body, Config, Kind, Peer};
 
 pub(super) static KIND: Kind = Kind {
-    name: super::RSLOCK,
+    name: peer::RSLOCK,
     package: "rslock",
-    about: "polls, with a random pause of up to 200 ms; no fence, no renewal outside of `using`.",
+    about: "polls at random intervals of up to 200 ms; no fencing token; no \
+        renewal except in `using`.",
     plain: &["set"],
     waits: true,
     renews: false,
-    peer: true,
+    third_party: true,
     least_ttl: Duration::ZERO,
-    connect: |terms| Box::pin(ready(connect(terms))),
+    connect: |config| Box::pin(ready(connect(config))),
 };
 
 struct Rslock {
@@ -26,11 +27,11 @@ struct Rslock {
     ttl: Duration,
 }
 
-fn connect(terms: &Terms) -> Arc<dyn Contender> {
-    Arc::new(Rslock { manager: LockManager::new(vec![terms.url.as_str()]), ttl: terms.ttl })
+fn connect(config: &Config) -> Arc<dyn Peer> {
+    Arc::new(Rslock { manager: LockManager::new(vec![config.url.as_str()]), ttl: config.ttl })
 }
 
-impl Contender for Rslock {
+impl Peer for Rslock {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let guard = self.manager.acquire(key, self.ttl).await.unwrap();

@@ -1,12 +1,12 @@
-//! Waiters of one or several processes that all want one key, again and again.
+//! Waiters of one or several processes acquire one key again and again.
 
 use std::collections::HashMap;
 
-use super::{Rounds, index_of, turns, waiting};
-use crate::contenders::{FENCED, RSLOCK, TTL, Terms};
-use crate::support::args::Run;
+use super::rounds::{Rounds, index_of, turns, waiting};
+use crate::peers::{Config, FENCED, RSLOCK, TTL};
 use crate::support::clock::{MS, US};
-use crate::support::report::{Bar, Limit, Outcome};
+use crate::support::report::{Limit, Outcome, Threshold};
+use crate::support::run::Run;
 use crate::support::stats::{self, Gaps, Section, quantile_us};
 use crate::support::table::{Column, Row, Table};
 use crate::support::worker::{End, Race, Raced, Worker};
@@ -35,9 +35,9 @@ struct Setting {
     waiters: usize,
     /// Nanoseconds.
     hold: u64,
-    /// Milliseconds of a round, quick and full.
+    /// Milliseconds per round: quick and full.
     lasts: (u64, u64),
-    /// Whether a quick run has it.
+    /// Whether a quick run includes it.
     quick: bool,
 }
 
@@ -102,7 +102,7 @@ pub(super) async fn measure(run: &Run) -> Outcome {
     let mut outcome = Outcome::default();
     for setting in &SETTINGS {
         if setting.quick || !run.quick {
-            outcome.tables.push(table(run, setting, &mut outcome.bars).await);
+            outcome.tables.push(table(run, setting, &mut outcome.thresholds).await);
         }
     }
     outcome
@@ -116,15 +116,15 @@ struct Figures {
     process: (u64, u64),
 }
 
-async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
+async fn table(run: &Run, setting: &Setting, thresholds: &mut Vec<Threshold>) -> Table {
     let kinds = waiting();
-    let terms = Terms::with_ttl(&run.server.url, TTL);
-    let rounds = run.dose(3, 5);
-    let lasts = run.dose(setting.lasts.0, setting.lasts.1) * MS;
+    let config = Config::with_ttl(&run.server.url, TTL);
+    let rounds = run.quick_or_full(3, 5);
+    let lasts = run.quick_or_full(setting.lasts.0, setting.lasts.1) * MS;
     let race = Race { waiters: setting.waiters, hold: setting.hold, lasts: Some(lasts) };
     let mut processes = Vec::new();
     for kind in &kinds {
-        processes.push(Worker::start_all(kind, &terms, setting.processes).await);
+        processes.push(Worker::start_all(kind, &config, setting.processes).await);
     }
     let mut figures = Rounds::new(kinds.len(), rounds);
     let mut round_trips = Vec::new();
@@ -132,7 +132,7 @@ async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
         run.progress(setting.title, round, rounds);
         round_trips.extend(run.server.pings(1000).await);
         for turn in turns(run, round, &kinds) {
-            // A key of its own: what an earlier round may have left does not count.
+            // A new key per round: leftovers of earlier rounds must not matter.
             let key = format!("hot:{}:{round}", setting.id);
             let Raced { start, mut sections, end, before, after } =
                 Worker::race(&mut processes[turn], &key, race, &run.server).await;
@@ -146,9 +146,9 @@ async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
                 figures.put(turn, round, digest(setting, &sections, lasts, commands));
             }
             if end != End::Done {
-                // Its waiters would take long to get through, and until then take part in every round.
+                // Its waiters may take long to finish, and would disturb the following rounds.
                 processes[turn].clear();
-                processes[turn] = Worker::start_all(kinds[turn], &terms, setting.processes).await;
+                processes[turn] = Worker::start_all(kinds[turn], &config, setting.processes).await;
             }
         }
     }
@@ -165,44 +165,50 @@ async fn table(run: &Run, setting: &Setting, bars: &mut Vec<Bar>) -> Table {
         values.push(of(&|round| Some(round.process.1 as f64)));
         Row { name: kind.name.to_owned(), values }
     });
-    let ours = index_of(FENCED, &kinds).unwrap();
-    let to_rslock = figures.ratio(ours, rslock, rate);
-    let mut bar = |what: &str, figure, must, aim| {
-        bars.push(Bar { what: what.to_owned(), figure, must, aim: Some(aim), unit: "" });
+    let fenced = index_of(FENCED, &kinds).unwrap();
+    let to_rslock = figures.ratio(fenced, rslock, rate);
+    let mut threshold = |what: &str, figure, required, target| {
+        thresholds.push(Threshold {
+            what: what.to_owned(),
+            figure,
+            required,
+            target: Some(target),
+            unit: "",
+        });
     };
     match setting.id {
-        "1x64-0" => bar(
+        "1x64-0" => threshold(
             "hot key, 1 process x 64, hold 0, sections/s: fenced / rslock",
             to_rslock,
             Limit::AtLeast(40.0),
             Limit::AtLeast(100.0),
         ),
-        "4x1-0" => bar(
+        "4x1-0" => threshold(
             "one waiter per process, 4 processes, hold 0: hand-off p50 / round trip (PING)",
             figures
-                .median(ours, |round| round.gaps[4])
+                .median(fenced, |round| round.gaps[4])
                 .zip(quantile_us(&mut round_trips, 0.5))
                 .map(|(gap, round_trip)| gap / round_trip),
             Limit::AtMost(1.6),
             Limit::AtMost(1.2),
         ),
         "4x64-100us" => {
-            bar(
+            threshold(
                 "hot key, 4 processes x 64, hold 0.1 ms, sections/s: fenced / rslock",
                 to_rslock,
                 Limit::AtLeast(2.0),
                 Limit::AtLeast(2.2),
             );
-            bar(
+            threshold(
                 "the same, sections per waiter: max / min",
-                figures.median(ours, |round| Some(round.waiter.1 as f64 / round.waiter.0 as f64)),
+                figures.median(fenced, |round| Some(round.waiter.1 as f64 / round.waiter.0 as f64)),
                 Limit::AtMost(1.2),
                 Limit::AtMost(1.05),
             );
         }
-        "4x64-1ms" => bar(
+        "4x64-1ms" => threshold(
             "commands per section, 4 processes x 64, hold 1 ms",
-            figures.median(ours, |round| round.commands),
+            figures.median(fenced, |round| round.commands),
             Limit::AtMost(0.5),
             Limit::AtMost(0.4),
         ),
@@ -237,7 +243,7 @@ fn digest(setting: &Setting, sections: &[Section], lasts: u64, commands: Option<
     }
 }
 
-/// The least and the most that any of `expected` has; who has none is not in `counts`.
+/// The lowest and highest count among `expected` waiters; `counts` lacks those with no section.
 fn spread<'a>(
     counts: impl ExactSizeIterator<Item = &'a u64> + Clone,
     expected: usize,
