@@ -4,7 +4,8 @@ use std::thread::sleep;
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::Contest;
+use crate::support::contest::{Contest, LoggedEvent};
+use crate::support::history::History;
 use crate::support::worker::Worker;
 
 /// A ttl so long that a lock which nobody has would be found.
@@ -15,10 +16,18 @@ const CALM_TURNS: u64 = 120;
 /// The ttl of leases that are renewed, while nothing or little goes wrong.
 const RENEWED: u64 = 1_500;
 const LONG_TURNS: &str = "turns longer than a ttl";
+const HANDOVERS: &str = "hand-overs between processes";
+
+/// What the logs of processes show that contend for some seconds.
+const CONTENTION: [LoggedEvent; 3] = [
+    ("turns", 51, History::done),
+    (HANDOVERS, 11, History::handovers),
+    (LONG_TURNS, 1, History::renewed_turns),
+];
 
 #[test]
 fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
-    let events = ["turns", "hand-overs between processes", LONG_TURNS];
+    let events = ["turns", HANDOVERS, LONG_TURNS];
     let mut experiment =
         Experiment::new(17, "no two turns at once, no lost update", "none", &events);
     let seconds = scale(4) as u64;
@@ -27,9 +36,10 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
         tasks: 4,
         work: 5_000,
         renewed: RENEWED,
+        events: &[(HANDOVERS, 101, History::handovers), (LONG_TURNS, 1, History::renewed_turns)],
         ..Contest::new("calm", 20, ms(seconds * 1_000))
     };
-    let outcome = contest.run(|_| {});
+    let outcome = contest.run(|field| field.wait(&experiment));
     let words = outcome.words();
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
     let handovers = outcome.history.check();
@@ -39,7 +49,7 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
     experiment.ran(1);
     experiment.saw(LONG_TURNS, outcome.renewed);
     experiment.saw("turns", outcome.history.turns());
-    experiment.saw("hand-overs between processes", handovers);
+    experiment.saw(HANDOVERS, handovers);
     experiment.finish();
 }
 
@@ -51,10 +61,15 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let mut experiment =
         Experiment::new(21, "no two turns at once, no lost update", fault, &events);
     let span = ms(scale(4) as u64 * 1_000);
-    let contest = Contest { ttl: ORPHAN, renewed: RENEWED, ..Contest::new("rough", 3, span) };
+    let contest = Contest {
+        ttl: ORPHAN,
+        renewed: RENEWED,
+        events: &CONTENTION,
+        ..Contest::new("rough", 3, span)
+    };
     let outcome = contest.run(|field| {
-        let server = &field.server;
-        while !field.is_over(ms(0)) {
+        while !field.is_over(ms(0), &experiment) {
+            let server = &field.server;
             experiment.saw("connections killed", server.kill_connections());
             let () = server.cli("SCRIPT FLUSH");
             sleep(ms(150));
@@ -84,10 +99,15 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     let name = "no two turns at once, renewals go on, no orphan";
     let mut experiment = Experiment::new(21, name, fault, &events);
     let span = ms(scale(3) as u64 * 1_000);
-    let contest = Contest { ttl: ORPHAN, renewed: RENEWED, ..Contest::new("killed", 3, span) };
+    let contest = Contest {
+        ttl: ORPHAN,
+        renewed: RENEWED,
+        events: &CONTENTION,
+        ..Contest::new("killed", 3, span)
+    };
     let outcome = contest.run(|field| {
         let (holder, _) = Worker::hold(&field.server, "held", 2_000);
-        while !field.is_over(ms(0)) {
+        while !field.is_over(ms(0), &experiment) {
             experiment.saw("connections killed", field.server.kill_connections());
             sleep(ms(50));
         }
@@ -112,10 +132,11 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
     let events = ["turns", "flushes"];
     let mut experiment =
         Experiment::new(22, "no error that a user sees", "SCRIPT FLUSH every ms", &events);
-    let contest = Contest::new("scripts", 3, ms(scale(3) as u64 * 1_000));
+    let span = ms(scale(3) as u64 * 1_000);
+    let contest = Contest { events: &CONTENTION[..2], ..Contest::new("scripts", 3, span) };
     let outcome = contest.run(|field| {
         let mut cli = field.server.connect();
-        while !field.is_over(ms(0)) {
+        while !field.is_over(ms(0), &experiment) {
             let () = cli.run("SCRIPT FLUSH").unwrap();
             experiment.saw("flushes", 1);
             sleep(ms(1));
@@ -140,19 +161,30 @@ fn stopped_processes_overstay_no_lease() {
     let name = "no poll after the deadline, no turn in another one's lease";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let span = ms(scale(4) as u64 * 1_000);
-    let contest =
-        Contest { ttl: 400, renewed: 400, work: 5_000, ..Contest::new("stopped", 8, span) };
+    let contest = Contest {
+        ttl: 400,
+        renewed: 400,
+        work: 5_000,
+        events: &[
+            CONTENTION[0],
+            CONTENTION[1],
+            CONTENTION[2],
+            ("holders stopped", 1, History::stopped_holders),
+            ("leases lost", 1, History::cut_off),
+        ],
+        ..Contest::new("stopped", 8, span)
+    };
     let outcome = contest.run(|field| {
         let mut turn = 0;
-        while !field.is_over(ms(1_000)) {
+        while !field.is_over(ms(1_000), &experiment) {
             let struck = turn % 2 == 0 && field.stop_holder("r0", ms(600));
             if !struck {
                 field.stop(turn / 2 % field.workers.len(), ms(600));
             }
             sleep(ms(50));
             turn += 1;
+            experiment.saw("processes stopped", 1);
         }
-        experiment.saw("processes stopped", turn);
     });
     let words = outcome.words();
     let handovers = outcome.history.check();

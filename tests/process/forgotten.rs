@@ -5,6 +5,7 @@ use lock_testkit::history::now;
 use lock_testkit::{Experiment, RedisServer, client, eventually, ms, scale, within};
 
 use crate::support::contest::Contest;
+use crate::support::history::History;
 use crate::support::worker::Worker;
 
 const TTL: u64 = 900;
@@ -157,10 +158,15 @@ fn keys_that_are_flushed_under_processes_make_no_number_smaller() {
         ttl: 1_000,
         work: 250_000,
         tasks: 3,
+        events: &[
+            ("turns", 1, History::turns),
+            ("overlapping turns", 1, History::overlaps),
+            ("stale writes refused", 1, History::refused),
+        ],
         ..Contest::fenced("flushed", 3, ms(scale(5) as u64 * 1_000))
     };
     let outcome = contest.run(|field| {
-        while !field.is_over(ms(500)) {
+        while !field.is_over(ms(500), &experiment) {
             std::thread::sleep(ms(400));
             let () = field.server.cli("FLUSHALL");
             experiment.saw("flushes", 1);

@@ -7,6 +7,7 @@ use lock_testkit::history::now;
 use lock_testkit::{Experiment, RedisServer, Signal, client, eventually, ms};
 
 use crate::support::contest::Contest;
+use crate::support::history::History;
 use crate::support::worker::Worker;
 
 /// A round trip, on a machine that does other things, too.
@@ -244,8 +245,15 @@ fn four_processes_of_sixteen_waiters_starve_each_other() {
     let events = ["turns", "hand-overs between processes"];
     let name = "no two turns at once, no lost update, fair shares, few commands";
     let mut experiment = Experiment::new(17, name, "none: a crowd on one key", &events);
-    let contest = Contest { tasks: 16, ..Contest::new("crowd", 1, ms(5_000)) };
-    let outcome = contest.run(|_| {});
+    let contest = Contest {
+        tasks: 16,
+        events: &[
+            ("turns", 201, History::done),
+            ("hand-overs between processes", 21, History::handovers),
+        ],
+        ..Contest::new("crowd", 1, ms(5_000))
+    };
+    let outcome = contest.run(|field| field.wait(&experiment));
     let (turns, words) = (outcome.turns, outcome.words());
     assert_eq!(outcome.total, turns, "each turn counted once: {words}");
     assert_eq!((outcome.lost, outcome.failed), (0, 0), "{words}");

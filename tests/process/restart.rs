@@ -8,6 +8,7 @@ use std::thread::sleep;
 use lock_testkit::{Experiment, RedisServer, ms, scale};
 
 use crate::support::contest::{Contest, Outcome};
+use crate::support::history::History;
 use crate::support::worker::{End, Worker};
 
 /// For which no restart is too long.
@@ -33,12 +34,16 @@ fn restarts(
         work: 20_000,
         tasks: 4,
         config,
+        events: &[
+            ("turns", 1, History::turns),
+            ("hand-overs between processes", 6, History::handovers),
+        ],
         ..Contest::fenced("restarts", 2, ms(scale(3) as u64 * 1_000))
     };
     let mut end = None;
     let outcome = contest.run(|field| {
         let (holder, _) = Worker::hold(&field.server, "held", ttl);
-        while !field.is_over(ms(1_000)) {
+        while !field.is_over(ms(1_000), experiment) {
             sleep(ms(300));
             ending(&mut field.server, experiment);
             sleep(ms(50));
@@ -85,7 +90,7 @@ fn a_server_that_restarts_empty_makes_no_number_smaller() {
     let events = ["restarts", "turns", "leases lost"];
     let fault = "kill -9 and restart without persistence";
     let name = "numbers grow, loss is noticed, a resource that checks tokens loses no update";
-    let mut experiment = Experiment::new(24, name, fault, &events);
+    let mut experiment = Experiment::new(24, name, fault, &events).counted_last(&["leases lost"]);
     let (_, end) = restarts(TTL, &[], &mut experiment, kill);
     experiment.saw("leases lost", usize::from(end.lost.is_some()));
     experiment.finish();
@@ -97,7 +102,8 @@ fn a_server_that_writes_down_each_second_makes_no_number_smaller() {
     let events = ["restarts", "turns", "steps of a holder", "bytes lost in crashes"];
     let fault = "kill -9, the end of the file lost, and restart, AOF everysec";
     let name = "numbers grow, a resource that checks tokens loses no update";
-    let mut experiment = Experiment::new(24, name, fault, &events);
+    let mut experiment =
+        Experiment::new(24, name, fault, &events).counted_last(&["steps of a holder"]);
     let config = &["appendonly yes", "appendfsync everysec"];
     let (_, end) = restarts(SHORT_TTL, config, &mut experiment, crash);
     experiment.saw("steps of a holder", end.steps);
@@ -110,7 +116,7 @@ fn a_server_that_writes_down_all_keeps_locks_and_exclusion() {
     let events = ["restarts", "turns", "hand-overs between processes", "leases kept"];
     let fault = "kill -9 and restart, AOF always";
     let name = "no two turns at once, leases outlive the server, numbers grow";
-    let mut experiment = Experiment::new(24, name, fault, &events);
+    let mut experiment = Experiment::new(24, name, fault, &events).counted_last(&["leases kept"]);
     let (outcome, end) =
         restarts(TTL, &["appendonly yes", "appendfsync always"], &mut experiment, kill);
     let handovers = outcome.history.check();

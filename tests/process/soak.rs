@@ -13,7 +13,7 @@ use lock_testkit::{Experiment, RedisServer, ms, number, scale};
 
 use self::faults::{Chance, Fault, HARMFUL, HARMLESS, MOVED_CLOCK, Scene};
 use crate::support::contest::{Contest, Field, Outcome};
-use crate::support::history::Ground;
+use crate::support::history::{Ground, History};
 use crate::support::wall::WallClock;
 
 const TTL: u64 = 700;
@@ -33,6 +33,11 @@ fn contest(name: &'static str) -> Contest {
         work: 10_000,
         renewed: TTL,
         fenced: true,
+        events: &[
+            ("turns", 1, History::turns),
+            ("turns longer than a ttl", 1, History::renewed_turns),
+            ("hand-overs between processes", 1, History::handovers),
+        ],
         config: &["appendonly yes", "appendfsync always"],
         ..Contest::new(name, 2, Duration::from_secs(seconds))
     }
@@ -42,7 +47,7 @@ fn contest(name: &'static str) -> Contest {
 fn soak(scene: &mut Scene<'_>, faults: &[Fault], field: &mut Field, experiment: &mut Experiment) {
     let (mut deck, mut dealt, mut told) = (Vec::new(), 0, Instant::now());
     // Those that are stopped or wait in the end must have time to go on.
-    while !field.is_over(ms(3 * TTL)) || dealt < faults.len() && !field.is_over(ms(0)) {
+    while !field.is_over(ms(3 * TTL), experiment) {
         if deck.is_empty() {
             deck = faults.to_vec();
         }

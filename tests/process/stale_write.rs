@@ -7,12 +7,19 @@ use std::thread::sleep;
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::{Contest, Outcome};
+use crate::support::contest::{Contest, LoggedEvent, Outcome};
+use crate::support::history::History;
 
 const TTL: u64 = 300;
 
 /// Stops holders in the middle of their turns until there was enough of it.
-fn stop_holders(name: &'static str, resource: &'static str, fenced: bool) -> (Outcome, usize) {
+fn stop_holders(
+    name: &'static str,
+    resource: &'static str,
+    fenced: bool,
+    events: &'static [LoggedEvent],
+    experiment: &Experiment,
+) -> (Outcome, usize) {
     let contest = Contest {
         ttl: TTL,
         tasks: 2,
@@ -20,11 +27,12 @@ fn stop_holders(name: &'static str, resource: &'static str, fenced: bool) -> (Ou
         resource,
         fenced,
         bound: false,
+        events,
         ..Contest::new(name, 1, ms(scale(4) as u64 * 1_000))
     };
     let outcome = contest.run(|field| {
         let mut stopped = 0;
-        while !field.is_over(ms(1_200)) {
+        while !field.is_over(ms(1_200), experiment) {
             // Up to three times its ttl.
             stopped += u64::from(field.stop_holder("k0", ms(TTL * (3 + stopped % 4) / 2)));
             sleep(ms(20));
@@ -36,11 +44,17 @@ fn stop_holders(name: &'static str, resource: &'static str, fenced: bool) -> (Ou
     (outcome, stopped)
 }
 
+const REFUSED: [LoggedEvent; 3] = [
+    ("holders stopped", 1, History::stopped_holders),
+    ("turns", 1, History::turns),
+    ("stale writes refused", 1, History::refused),
+];
+
 fn with_the_check(resource: &'static str, name: &'static str) {
     let events = ["holders stopped", "turns", "stale writes refused"];
     let fault = "SIGSTOP of holders for up to three ttl, in the middle of a turn";
     let mut experiment = Experiment::new(18, name, fault, &events);
-    let (outcome, stopped) = stop_holders("fenced", resource, true);
+    let (outcome, stopped) = stop_holders("fenced", resource, true, &REFUSED, &experiment);
     let words = outcome.words();
     assert_eq!(outcome.lost_updates(), 0, "{words}");
     assert_eq!(outcome.history.stale(), 0, "{words}");
@@ -51,12 +65,18 @@ fn with_the_check(resource: &'static str, name: &'static str) {
     experiment.finish();
 }
 
+/// The logs alone do not show which updates were lost.
+const DAMAGED: [LoggedEvent; 2] = [
+    ("holders stopped", 1, History::stopped_holders),
+    ("lost updates or stale writes", 1, History::stale),
+];
+
 /// Not a promise, but what makes the other two worth something.
 fn without_the_check(resource: &'static str, name: &'static str) {
     let events = ["holders stopped", "lost updates or stale writes"];
     let fault = "the same, and nobody checks the token";
     let mut experiment = Experiment::new(18, name, fault, &events);
-    let (outcome, stopped) = stop_holders("unfenced", resource, false);
+    let (outcome, stopped) = stop_holders("unfenced", resource, false, &DAMAGED, &experiment);
     assert_eq!(outcome.history.refused(), 0, "{}", outcome.words());
     experiment.ran(1);
     experiment.saw("holders stopped", stopped);

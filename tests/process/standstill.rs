@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::{Contest, Field};
+use crate::support::contest::{Contest, Field, LoggedEvent};
+use crate::support::history::History;
 use crate::support::worker::Worker;
 
 const TTL: u64 = 900;
@@ -21,10 +22,17 @@ fn still_holds(worker: Worker) -> bool {
 fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&Field, Duration)) {
     let span = ms(scale(5) as u64 * 1_000);
     let (ttl, renewed) = (TTL, TTL);
-    let contest = Contest { ttl, renewed, wait: 700, work: 2_000, ..Contest::new(name, 3, span) };
+    let contest = Contest {
+        ttl,
+        renewed,
+        wait: 700,
+        work: 2_000,
+        events: &CONTENTION,
+        ..Contest::new(name, 3, span)
+    };
     let outcome = contest.run(|field| {
         let mut round = 0;
-        while !field.is_over(ms(2 * TTL + 700)) {
+        while !field.is_over(ms(2 * TTL + 700), &experiment) {
             let stall = ms([TTL / 5, TTL * 2, TTL / 2][round % 3]);
             let (holds, _) = Worker::hold(&field.server, &format!("held-{round}"), TTL);
             let (others, _) = Worker::hold(&field.server, &format!("long-{round}"), 20 * TTL);
@@ -62,6 +70,14 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
     experiment.saw("outcomes that nobody knows", usize::try_from(outcome.unknown).unwrap());
     experiment.finish();
 }
+
+/// What the logs of the processes show.
+const CONTENTION: [LoggedEvent; 4] = [
+    ("turns", 51, History::done),
+    ("hand-overs between processes", 6, History::handovers),
+    ("turns longer than a ttl", 1, History::renewed_turns),
+    ("outcomes that nobody knows", 1, History::unknown),
+];
 
 const NAME: &str = "no two turns at once, leases end or last, waits end in time, no busy loop";
 const EVENTS: [&str; 6] = [

@@ -7,8 +7,8 @@ use lock_core::{FencingToken, Released};
 use lock_testkit::history::now;
 use lock_testkit::{Experiment, client, eventually, ms, scale, within};
 
-use crate::support::contest::Contest;
-use crate::support::history::Ground;
+use crate::support::contest::{Contest, LoggedEvent};
+use crate::support::history::{Ground, History};
 use crate::support::wall::WallClock;
 use crate::support::worker::Worker;
 
@@ -88,6 +88,13 @@ async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
     experiment.finish();
 }
 
+/// What a clock that moves does to processes that contend.
+const MOVED: [LoggedEvent; 3] = [
+    ("turns", 1, History::turns),
+    ("overlapping turns", 1, History::overlaps),
+    ("stale writes refused", 1, History::refused),
+];
+
 /// Lets processes contend while `moves` moves the clock, time and again: turns may overlap, which is expected and counted, and
 /// what is written late is refused.
 fn moved(
@@ -98,10 +105,11 @@ fn moved(
     let ground = Ground::new(contest.name);
     let Some(clock) = WallClock::build(&ground) else { return };
     let events = [event, "turns", "overlapping turns", "stale writes refused"];
+    let contest = Contest { events: &MOVED, ..contest };
     let mut experiment = Experiment::new(26, name, fault, &events);
     let outcome = contest.run_on(clock.server(&[]), |field| {
         for round in 0.. {
-            if field.is_over(ms(500)) {
+            if field.is_over(ms(500), &experiment) {
                 return;
             }
             let before = WallClock::ahead(&field.server);

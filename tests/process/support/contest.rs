@@ -12,6 +12,7 @@ use crate::support::worker::{Worker, number};
 #[derive(Clone, Copy)]
 pub(crate) struct Contest {
     pub(crate) name: &'static str,
+    /// How long it usually takes.
     pub(crate) span: Duration,
     pub(crate) ttl: u64,
     pub(crate) wait: u64,
@@ -30,9 +31,15 @@ pub(crate) struct Contest {
     pub(crate) fenced: bool,
     /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a guard.
     pub(crate) bound: bool,
+    /// Events that the logs show. The contest goes on until each of them has occurred.
+    pub(crate) events: &'static [LoggedEvent],
     /// Lines of the server's configuration.
     pub(crate) config: &'static [&'static str],
 }
+
+/// An event of an experiment that the logs of the processes show: its name, how many of them there have to be, and how to count
+/// them.
+pub(crate) type LoggedEvent = (&'static str, usize, fn(&History) -> usize);
 
 /// A contest under way.
 #[derive(Debug)]
@@ -41,6 +48,9 @@ pub(crate) struct Field {
     pub(crate) workers: Vec<Worker>,
     pub(crate) ground: Ground,
     pub(crate) end: Instant,
+    /// It ends by then, whatever has not occurred.
+    limit: Instant,
+    events: &'static [LoggedEvent],
     args: Vec<String>,
     renewed: Duration,
     stops: Vec<Stop>,
@@ -87,6 +97,7 @@ impl Contest {
             resource: "file",
             fenced: false,
             bound: true,
+            events: &[],
             config: &[],
         }
     }
@@ -117,18 +128,19 @@ impl Contest {
             format!("bound={}", u8::from(self.bound)),
             format!("dir={}", ground.path().display()),
         ];
-        let end = Instant::now() + self.span;
-        let renewed = ms(self.renewed);
+        let (renewed, events) = (ms(self.renewed), self.events);
         let (workers, stops) = (Vec::new(), Vec::new());
-        let mut field = Field { server, workers, ground, end, args, renewed, stops };
+        let (end, limit) = (Instant::now(), Instant::now());
+        let mut field = Field { server, workers, ground, end, limit, events, args, renewed, stops };
         for _ in 0..self.processes {
             field.join();
         }
         for worker in &field.workers {
             assert_eq!(worker.next().1, "ready");
         }
-        // They count from when they are ready.
-        field.end = Instant::now() + self.span;
+        let begun = Instant::now();
+        field.end = begun + self.span;
+        field.limit = begun + Experiment::limit(self.span);
         disturb(&mut field);
         field.outcome()
     }
@@ -136,10 +148,7 @@ impl Contest {
 
 impl Field {
     fn join(&mut self) {
-        let left = self.end.saturating_duration_since(Instant::now());
-        let mut args = self.args.clone();
-        args.push(format!("for={}", left.as_millis()));
-        self.workers.push(Worker::start(&self.server, "contend", &args));
+        self.workers.push(Worker::start(&self.server, "contend", &self.args));
     }
 
     /// Kills a worker as by `kill -9`, and starts another one.
@@ -186,9 +195,39 @@ impl Field {
         worker.signal(Signal::CONT);
     }
 
-    /// Whether less than `left` of the contest is left.
-    pub(crate) fn is_over(&self, left: Duration) -> bool {
-        Instant::now() + left >= self.end
+    /// Whether no more than `left` of the contest is left: its span is over and each event has occurred, or it has taken ten
+    /// times as long.
+    pub(crate) fn is_over(&mut self, left: Duration, experiment: &Experiment) -> bool {
+        let end = Instant::now() + left;
+        if end < self.end || end < self.limit && self.lacks_an_event(experiment) {
+            return false;
+        }
+        self.end = self.end.max(end);
+        true
+    }
+
+    /// Lets the contest go on undisturbed until it is over.
+    pub(crate) fn wait(&mut self, experiment: &Experiment) {
+        while !self.is_over(ms(0), experiment) {
+            std::thread::sleep(ms(50));
+        }
+    }
+
+    fn lacks_an_event(&self, experiment: &Experiment) -> bool {
+        let is_logged = |event| self.events.iter().any(|(logged, ..)| *logged == event);
+        if experiment.lacks().any(|event| !is_logged(event)) {
+            return true;
+        }
+        let history = self.history();
+        self.events.iter().any(|(_, least, count)| count(&history) < *least)
+    }
+
+    /// What the logs tell so far.
+    fn history(&self) -> History {
+        let mut history = self.ground.history();
+        history.stops.clone_from(&self.stops);
+        history.renewed = self.renewed;
+        history
     }
 
     /// The worker that is in the middle of a turn on `key`.
@@ -197,10 +236,13 @@ impl Field {
         self.workers.iter().position(|worker| worker.pid() == pid)
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(mut self) -> Outcome {
         let mut reports = Vec::new();
         std::thread::sleep(self.end.saturating_duration_since(Instant::now()));
-        for worker in self.workers {
+        for worker in &mut self.workers {
+            worker.tell("end");
+        }
+        for worker in self.workers.drain(..) {
             reports.push(worker.next().1);
             assert!(worker.ends_well());
         }
@@ -213,13 +255,12 @@ impl Field {
             std::thread::sleep(ms(20));
             remains = self.server.leftovers();
         }
-        let mut history = self.ground.history();
-        history.stops = self.stops;
-        let renewed = history.turns_longer_than(self.renewed);
+        let history = self.history();
+        let renewed = history.renewed_turns();
         let sum = |name: &str| reports.iter().map(|report| number(report, name)).sum();
         let overrun = reports.iter().map(|report| number(report, "overrun")).max();
         Outcome {
-            turns: history.done(),
+            turns: history.done() as u64,
             total,
             busy: sum("busy"),
             lost: sum("lost"),

@@ -27,6 +27,10 @@ pub(crate) struct History {
     pids: Vec<u32>,
     /// Each time that a process was stopped, one may have been between the last look at its lease and its first step.
     pub(crate) stops: Vec<Stop>,
+    /// The ttl of the tasks whose leases must be renewed.
+    pub(crate) renewed: Duration,
+    /// Outcomes that are unknown.
+    unknown: usize,
 }
 
 /// A process stood still.
@@ -88,6 +92,8 @@ impl Ground {
             let owner = history.shares.len();
             history.pids.push(pid.parse().unwrap());
             let log = fs::read_to_string(&path).unwrap();
+            // The last line may be only half written yet.
+            let log = log.rsplit_once('\n').map_or("", |(lines, _)| lines);
             let done = log.lines().filter(|line| history.read(line, owner)).count();
             history.shares.push(done);
         }
@@ -119,6 +125,10 @@ impl History {
                 let fence = fence.parse().unwrap();
                 let write = Write { at: number(at), fence, accepted: accepted == "1" };
                 self.writes.entry(key.to_owned()).or_default().push(write);
+                false
+            }
+            ["unknown"] => {
+                self.unknown += 1;
                 false
             }
             _ => panic!("not a line of a log: {line}"),
@@ -191,14 +201,30 @@ impl History {
         overlaps
     }
 
+    /// Turns that followed a turn of another process.
+    pub(crate) fn handovers(&self) -> usize {
+        let of_key = |entries: &Vec<Entry>| {
+            let turns = entries.iter().map(|entry| entry.turn);
+            let mut turns: Vec<_> = turns.filter(|turn| turn.enter < turn.deadline).collect();
+            turns.sort_by_key(|turn| turn.enter);
+            turns.windows(2).filter(|pair| pair[0].owner != pair[1].owner).count()
+        };
+        self.turns.values().map(of_key).sum()
+    }
+
+    /// Outcomes that are unknown.
+    pub(crate) fn unknown(&self) -> usize {
+        self.unknown
+    }
+
     /// All turns, also those that were cut off.
     pub(crate) fn turns(&self) -> usize {
         self.turns.values().map(Vec::len).sum()
     }
 
     /// Turns that came to their end.
-    pub(crate) fn done(&self) -> u64 {
-        self.entries().filter(|entry| entry.done).count() as u64
+    pub(crate) fn done(&self) -> usize {
+        self.entries().filter(|entry| entry.done).count()
     }
 
     /// Turns that were dropped because their lease was lost.
@@ -211,13 +237,13 @@ impl History {
         self.entries().filter(|entry| entry.done && entry.turn.exit > entry.turn.deadline).count()
     }
 
-    /// Turns of the tasks that hold for longer than their `ttl`, as long as they believed in their leases, that were so.
-    pub(crate) fn turns_longer_than(&self, ttl: Duration) -> usize {
+    /// Turns of the tasks that hold for longer than their ttl, as long as they believed in their leases, that were so.
+    pub(crate) fn renewed_turns(&self) -> usize {
         let on_renewed = self.turns.iter().filter(|(key, _)| key.starts_with('r'));
         let held = on_renewed
             .flat_map(|(_, entries)| entries)
             .map(|Entry { turn, .. }| turn.exit.min(turn.deadline).saturating_sub(turn.enter));
-        held.filter(|held| *held > ttl.as_nanos()).count()
+        held.filter(|held| *held > self.renewed.as_nanos()).count()
     }
 
     /// How many of the stops struck a process in the middle of a turn, under a lease that was good.

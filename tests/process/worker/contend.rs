@@ -5,10 +5,12 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::{Error, FencingToken, Lease, LockClient, LockOptions};
 use lock_testkit::history::now;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::polls::Polls;
 use crate::resource::Resource;
@@ -30,7 +32,8 @@ struct Contest {
     wait: Duration,
     /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a guard.
     bound: bool,
-    end: u128,
+    /// Whether no more turns are to begin.
+    is_over: AtomicBool,
 }
 
 #[derive(Default)]
@@ -64,7 +67,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         work: Duration::from_micros(args.number("work")),
         wait: args.millis("wait"),
         bound: args.number("bound") == 1,
-        end: now() + args.millis("for").as_nanos(),
+        is_over: AtomicBool::new(false),
         dir,
     });
     let mut running = Vec::new();
@@ -82,6 +85,9 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         running
             .push(tokio::spawn(async move { contest.contend(&client, key, Some(renewed)).await }));
     }
+    // A line, or the end of the process that would send it.
+    drop(BufReader::new(tokio::io::stdin()).lines().next_line().await);
+    contest.is_over.store(true, Ordering::Relaxed);
     let mut all = Counts::default();
     for task in running {
         all.add(task.await.unwrap());
@@ -115,7 +121,7 @@ impl Contest {
         }
         let mut counts = Counts::default();
         for number in 0.. {
-            if now() >= self.end {
+            if self.is_over() {
                 break;
             }
             let (asked, polls, key) = (now(), Polls::default(), key(number));
@@ -147,7 +153,10 @@ impl Contest {
                         counts.busy += 1;
                     } else {
                         counts.failed += 1;
-                        counts.unknown += u64::from(error.is_unknown());
+                        if error.is_unknown() {
+                            counts.unknown += 1;
+                            record(&self.log, "unknown");
+                        }
                         counts.failure = Some(error);
                         // A store that is down answers at once.
                         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -171,10 +180,12 @@ impl Contest {
         let Ok(before) = self.resource.read(key, turn.token) else {
             return turn.wrote(now(), false);
         };
+        let begun = now();
         // A third longer than its ttl, if there is time.
-        let long = long.map(|ttl| ttl + ttl / 3).filter(|long| now() + long.as_nanos() < self.end);
-        let done = now() + long.unwrap_or(self.work).as_nanos();
+        let long = long.map(|ttl| begun + (ttl + ttl / 3).as_nanos());
+        let short = begun + self.work.as_nanos();
         loop {
+            let done = long.filter(|_| !self.is_over()).unwrap_or(short);
             let left = Duration::from_nanos(u64::try_from(done.saturating_sub(now())).unwrap());
             tokio::time::sleep(left.min(STEP)).await;
             let _late = polls.polled();
@@ -186,6 +197,10 @@ impl Contest {
         let (at, written) = self.resource.write(key, before + 1, turn.token);
         turn.wrote(at, written.is_ok());
         turn.done();
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 
     /// Where it is told who is in the middle of a turn.
