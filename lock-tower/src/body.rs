@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use lock_core::MutexGuard;
 use pin_project_lite::pin_project;
 
-use crate::future::release;
 use crate::rejection::{LockRejection, Reason};
+use crate::release::release;
 
 pub(crate) type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -25,16 +25,19 @@ type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Item = Result<Frame<Bytes>, BoxError>;
 
 pin_project! {
-    /// The response body of [`LockService`](crate::LockService): the inner service's, or the layer's refusal.
+    /// The response body of [`LockService`](crate::LockService): the inner service's, or the
+    /// layer's refusal.
     ///
-    /// Under [`hold_for_body`](crate::LockLayer::hold_for_body) it also owns the lock. It then reads the clock before
-    /// each frame, ends with a [`LockRejection`] as its error once the lock is lost, and releases the lock *before* it
-    /// hands out what ends it, so that a client that has the whole answer finds the key free. Dropped early, it
-    /// releases in the background.
+    /// Under [`hold_for_body`](crate::LockLayer::hold_for_body) it also owns the lock. It then
+    /// reads the clock before each frame, ends with a [`LockRejection`] as its error once the lock
+    /// is lost, and releases the lock *before* it returns its last frame or its end, so that a
+    /// client that has the whole response finds the key free. Dropped early, it releases in the
+    /// background.
     ///
-    /// The default is an empty body, for middleware outside the layer that makes responses of its own.
+    /// The default is an empty body, for middleware outside the layer that makes responses of its
+    /// own.
     pub struct LockBody<B> {
-        // In this order: the inner body goes before the lock does.
+        // In this order: the inner body is dropped before the lock is released.
         #[pin]
         inner: Inner<B>,
         hold: Option<Hold>,
@@ -56,7 +59,7 @@ enum Hold {
         guard: MutexGuard,
         lost: BoxFuture,
     },
-    /// The inner body is finished; `last` goes out when the release is through.
+    /// The inner body is finished; `last` is returned once the release is done.
     Releasing {
         release: BoxFuture,
         last: Option<Item>,
@@ -118,7 +121,8 @@ where
                         *this.hold = Some(Hold::Lease { guard, lost });
                         return Poll::Ready(item);
                     }
-                    // The end, an error, or the last frame: the inner body goes first, then the lock, then the item.
+                    // The end, an error, or the last frame: drop the inner body, release the lock,
+                    // then return the item.
                     this.inner.set(Inner::Empty);
                     let release = Box::pin(release(guard));
                     *this.hold = Some(Hold::Releasing { release, last: item });
@@ -134,7 +138,8 @@ where
         }
     }
 
-    /// False while the lock is held: a server that sees the end coming would drop the body instead of polling it.
+    /// False while the lock is held: a server that expects no more frames would drop the body
+    /// instead of polling it.
     fn is_end_stream(&self) -> bool {
         self.hold.is_none() && self.inner.is_end_stream()
     }
@@ -186,7 +191,7 @@ where
     }
 }
 
-// Not derived: a `B` without a default has an empty `LockBody` all the same.
+// Not derived: the default needs no `B: Default`.
 impl<B> Default for LockBody<B> {
     fn default() -> Self {
         Self { inner: Inner::Empty, hold: None }

@@ -1,7 +1,7 @@
 //! A request's way through the layer: key, lock, handler, release, response.
 //!
-//! It may be dropped at every `await`: whatever is held or asked for by then belongs to a guard or to a future of
-//! `lock-core`, and these give it back.
+//! It may be dropped at every `await`: the lock, or the claim for it, belongs to a guard or to a
+//! future of `lock-core`, which gives it back.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -12,21 +12,22 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use http_body::Body;
-use lock_core::{Key, MutexGuard};
+use lock_core::Key;
 use tokio::runtime::Handle;
 use tower_service::Service;
 use tracing::instrument::WithSubscriber as _;
 use tracing::{Instrument as _, Span};
 
 use crate::body::LockBody;
-use crate::key::{ExtractKey, NoKey, Refusal};
-use crate::layer::LockLayer;
+use crate::key::{ExtractKey, NoKey, Reply};
 use crate::rejection::{LockRejection, Reason, grpc_content_type};
+use crate::release::release;
+use crate::settings::Settings;
 
 /// The response future of [`LockService`](crate::LockService).
 ///
-/// Dropping it drops the handler and gives the lock back in the background; a [`shield`](LockLayer::shield)ed request
-/// goes on.
+/// Dropping it drops the handler and releases the lock in the background; a
+/// [`shield`](crate::LockLayer::shield)ed request goes on.
 #[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture<B, E> {
     inner: Pin<Box<dyn Future<Output = Outcome<B, E>> + Send>>,
@@ -59,7 +60,7 @@ impl<B, E> fmt::Debug for ResponseFuture<B, E> {
 
 /// Everything that happens to one request.
 pub(crate) async fn respond<S, E, B, RB>(
-    layer: Arc<LockLayer<E>>,
+    settings: Arc<Settings<E>>,
     service: S,
     request: Request<B>,
 ) -> Outcome<RB, S::Error>
@@ -71,27 +72,31 @@ where
     RB: Body + Send + 'static,
     E: ExtractKey,
 {
-    // Taken apart and put together again, so that the handler gets this very request, extensions and all.
+    // Taken apart and put together again, so that the handler gets this very request, with its
+    // extensions.
     let (mut parts, body) = request.into_parts();
     let grpc = grpc_content_type(&parts.headers);
-    let key = match layer.extract.extract(&mut parts).await {
+    let key = match settings.extract.extract(&mut parts).await {
         Ok(Some(key)) => key,
-        Ok(None) if layer.allow_unkeyed => {
+        Ok(None) if settings.allow_unkeyed => {
             let response = oneshot(service, Request::from_parts(parts, body)).await?;
             return Ok(response.map(LockBody::plain));
         }
-        Ok(None) => return Ok(layer.reject(Reason::NoKey.into(), grpc)),
-        Err(NoKey(Refusal::Rejection(rejection))) => return Ok(layer.reject(rejection, grpc)),
-        Err(NoKey(Refusal::Response(response))) => return Ok(response.map(LockBody::reply)),
+        Ok(None) => return Ok(settings.reject(Reason::NoKey.into(), grpc)),
+        Err(NoKey(Reply::Rejection(rejection))) => {
+            return Ok(settings.reject(rejection, grpc));
+        }
+        Err(NoKey(Reply::Response(response))) => return Ok(response.map(LockBody::reply)),
     };
-    let work = locked(Arc::clone(&layer), key, service, Request::from_parts(parts, body));
-    let outcome = if layer.shield { shielded(work).await } else { work.await };
-    outcome.unwrap_or_else(|rejection| Ok(layer.reject(rejection, grpc)))
+    let work = locked(Arc::clone(&settings), key, service, Request::from_parts(parts, body));
+    let outcome = if settings.shield { shielded(work).await } else { work.await };
+    outcome.unwrap_or_else(|rejection| Ok(settings.reject(rejection, grpc)))
 }
 
-/// Runs the handler under the lock. The outer error is why it did not run, or not to its end; the inner is its own.
+/// Runs the handler under the lock. The outer error is why it did not run, or not to its end; the
+/// inner error is the handler's own.
 async fn locked<S, E, B, RB>(
-    layer: Arc<LockLayer<E>>,
+    settings: Arc<Settings<E>>,
     key: Key,
     service: S,
     mut request: Request<B>,
@@ -104,8 +109,8 @@ where
     RB: Body + Send + 'static,
     E: ExtractKey,
 {
-    let place = layer.waiters.enter(layer.bounds, &key).ok_or(Reason::TooManyWaiters)?;
-    let guard = layer.mutex(key).lock().await?;
+    let place = settings.waiters.enter(settings.bounds, &key).ok_or(Reason::TooManyWaiters)?;
+    let guard = settings.mutex(key).lock().await?;
     drop(place);
 
     request.extensions_mut().insert(guard.lease());
@@ -116,14 +121,14 @@ where
             return Ok(Err(error));
         }
     };
-    if layer.hold_for_body && !response.body().is_end_stream() {
+    if settings.hold_for_body && !response.body().is_end_stream() {
         return Ok(Ok(response.map(|body| LockBody::held(body, guard))));
     }
     release(guard).await;
     Ok(Ok(response.map(LockBody::plain)))
 }
 
-/// Runs `work` in a task of its own, so that it ends even if nobody waits for it any more.
+/// Runs `work` in a task of its own, so that it completes even if the caller is dropped.
 async fn shielded<T, F>(work: F) -> Result<T, LockRejection>
 where
     F: Future<Output = Result<T, LockRejection>> + Send + 'static,
@@ -138,14 +143,8 @@ where
     })
 }
 
-/// Gives the lock back and waits until it is back. What comes of it never changes the response.
-pub(crate) async fn release(guard: MutexGuard) {
-    if let Err(error) = guard.release().await {
-        tracing::warn!(target: "lock_tower", %error, "the lock of a finished request was not released");
-    }
-}
-
-/// Waits for readiness and calls, without anything in between: a service that is ready may hold a permit.
+/// Calls the service as soon as it is ready, with no other await in between: a service that is
+/// ready may hold a permit.
 async fn oneshot<S, R>(mut service: S, request: R) -> Result<S::Response, S::Error>
 where
     S: Service<R>,

@@ -1,27 +1,32 @@
 //! A `tower` layer that handles one request at a time per key, across processes.
 //!
-//! Put [`LockLayer`] around a route or around any `Service<http::Request<B>>`, axum or not, and say where the key
-//! comes from. Of two requests with the same key, to whichever instance, one is handled and the other is told so.
+//! Put [`LockLayer`] around a route or around any `Service<http::Request<B>>`, axum or not, and say
+//! where the key comes from. Of two requests with the same key, to any instance, one is handled and
+//! the other waits or is refused.
 //!
 //! # The rules
 //!
-//! 1. The key is taken from the head of the request. **No key is not "no lock"**: such a request gets 400, unless
-//!    [`allow_unkeyed`](LockLayer::allow_unkeyed) lets it pass. (A `PathKey` on a route without its parameter is a mistake
-//!    in the program: 500.)
-//! 2. A request does not wait for the one before it unless told to ([`with_wait`](LockLayer::with_wait)): busy is 409
-//!    with `Retry-After`. If the store is down, or its answer unknown, that is 503, and never "busy".
-//! 3. The handler never runs without the lock. When the lock is lost, the handler is dropped at its next `await` and
-//!    the answer is 503. It finds the [`Lease`](lock_core::Lease), with its fencing token, in the request extensions.
+//! 1. The key is taken from the head of the request. **No key is not "no lock"**: such a request
+//!    gets 400, unless [`allow_unkeyed`](LockLayer::allow_unkeyed) lets it pass. (A `PathKey` on a
+//!    route without its parameter is a mistake in the program: 500.)
+//! 2. A request waits for the one before it only under [`with_wait`](LockLayer::with_wait);
+//!    otherwise busy is 409 with `Retry-After`. If the store is down, or the outcome unknown, that
+//!    is 503, and never "busy".
+//! 3. The handler never runs without the lock. When the lock is lost, the handler is dropped at its
+//!    next `await` and the answer is 503. It finds the [`Lease`](lock_core::Lease), with its
+//!    fencing token, in the request extensions.
 //! 4. The lock is held until the handler has returned its response, or with
-//!    [`hold_for_body`](LockLayer::hold_for_body) until the body is sent. The release is awaited *before* the response
-//!    goes out, so a client's next request never meets its own lock, and no outcome of the release changes the response.
-//! 5. When the client hangs up, the handler is dropped and the lock released in the background; with
-//!    [`shield`](LockLayer::shield) both go on in a task of their own. A handler that panics releases, and the panic
-//!    goes on.
-//! 6. Refusals are `application/problem+json`, or for gRPC a reply of trailers only, and name neither key nor holder.
-//!    [`LockRejection`] is the whole table, and [`on_reject`](LockLayer::on_reject) replaces the response.
-//! 7. The error type of the inner service is unchanged, and waiting takes none of its capacity: it is asked for
-//!    readiness only once the lock is held.
+//!    [`hold_for_body`](LockLayer::hold_for_body) until the body is sent. The release is awaited
+//!    *before* the response goes out, so a client's next request never meets its own lock, and no
+//!    outcome of the release changes the response.
+//! 5. When the client hangs up, the handler is dropped and the lock released in the background;
+//!    with [`shield`](LockLayer::shield) both go on in a task of their own. A handler that panics
+//!    releases, and the panic goes on.
+//! 6. Refusals are `application/problem+json`, or for gRPC a reply of trailers only, and name
+//!    neither key nor holder. [`LockRejection`] is the whole table, and
+//!    [`on_reject`](LockLayer::on_reject) replaces the response.
+//! 7. The error type of the inner service is unchanged, and waiting takes none of its capacity: it
+//!    is polled for readiness only once the lock is held.
 //!
 //! # Examples
 //!
@@ -45,7 +50,7 @@
 //! let response = service.clone().oneshot(request()?).await?;
 //! assert_eq!(response.status(), StatusCode::OK);
 //!
-//! // Another process is at it.
+//! // Another process holds the key.
 //! let value = "a-1";
 //! let guard = client.mutex(key!("payment:<value>")).lock().await?;
 //! let response = service.clone().oneshot(request()?).await?;
@@ -53,15 +58,15 @@
 //! assert_eq!(response.headers()["retry-after"], "1");
 //! # drop(guard);
 //!
-//! // And a request that does not say what it is about is not handled without a lock.
+//! // A request without the header has no key, and is not handled without a lock.
 //! let response = service.oneshot(Request::post("/pay").body(String::new())?).await?;
 //! assert_eq!(response.status(), StatusCode::BAD_REQUEST);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Customised, on one route of an axum application (feature `axum`): orders queue for a second, finish even if the
-//! buyer closes the tab, and a refusal is a page of the shop.
+//! Customised, on one route of an axum application (feature `axum`): orders queue for a second,
+//! finish even if the buyer closes the tab, and a refusal is a page of the shop.
 //!
 #![cfg_attr(feature = "axum", doc = "```")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -121,8 +126,8 @@
 //!
 //! # Order
 //!
-//! **Authentication outside, the lock inside.** A key made of an identity that nobody has checked lets anybody hold
-//! anybody's lock. In axum the layer that is added *last* runs first:
+//! **Authentication outside, the lock inside.** With a key made of an unchecked identity, any
+//! client can hold any user's lock. In axum the layer that is added *last* runs first:
 //!
 //! ```text
 //! Router::new()
@@ -131,30 +136,35 @@
 //!     .route_layer(authentication)    // outside: runs first
 //! ```
 //!
-//! Use `route_layer`: `Router::layer` wraps the 404 page too, and around a whole router there are no path parameters.
-//! Timeouts stand outside, and then cover the waiting. A concurrency limit inside counts handlers, outside it counts
-//! waiters as well.
+//! Use `route_layer`: `Router::layer` wraps the 404 page too, and around a whole router there are
+//! no path parameters. Put timeouts outside: then they cover the waiting. A concurrency limit
+//! inside counts handlers, outside it counts waiters as well.
 //!
 //! # Caveats
 //!
-//! - **It is a lock, not a record.** A request that comes when the one before it is done is handled: that the same thing
-//!   is not done twice is for the handler to see, under the lock.
-//! - Every request of the wrapped routes is locked, whatever its method: also a `GET`, or the `OPTIONS` of a browser.
-//!   Put the layer on a [method](https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.layer),
+//! - **It is a lock, not a record.** A request that arrives after the one before it is done is
+//!   handled. The handler itself must check, under the lock, that it does not do the same thing
+//!   twice.
+//! - Every request of the wrapped routes is locked, whatever its method: also a `GET`, or the
+//!   `OPTIONS` of a browser. Put the layer on a
+//!   [method](https://docs.rs/axum/latest/axum/routing/method_routing/struct.MethodRouter.html#method.layer),
 //!   and CORS outside of it.
-//! - A handler that blocks its thread is not stopped when the lock is lost, and may hold up its renewal.
-//! - **Uploads are read under the lock**, since the handler reads the request body. A client that sends slowly keeps
-//!   the key for as long: set [`with_max_hold`](lock_core::LockOptions::with_max_hold) or a timeout for the body.
+//! - A handler that blocks its thread is not stopped when the lock is lost, and may hold up its
+//!   renewal.
+//! - **Uploads are read under the lock**, since the handler reads the request body. A client that
+//!   sends slowly keeps the key for as long: set
+//!   [`with_max_hold`](lock_core::LockOptions::with_max_hold) or a timeout for the body.
 //! - An upgrade (a websocket) ends the request at the 101, and with it the lock.
 //! - The response body is made outside the lock unless it is [held for](LockLayer::hold_for_body).
-//! - A lease is not mutual exclusion when the process stalls or the store fails over. Hand the fencing token to what
-//!   you write to, or let the database have the last word with a constraint.
-//! - Two layers with the same key around one handler: the inner one would wait for the outer one, so the request gets
-//!   500, and it is logged; but if the inner one is a [`shield`](LockLayer::shield), whose task knows nothing of the outer one, the
-//!   request waits for itself as long as it may, and is then refused as busy. The macro and `run` inside a layer with the same
-//!   key are re-entrant.
-//! - Nothing bounds the number of waiting requests unless [`max_waiters`](LockLayer::max_waiters) or
-//!   [`max_waiters_per_key`](LockLayer::max_waiters_per_key) does.
+//! - A lease is not mutual exclusion when the process stalls or the store fails over. Pass the
+//!   fencing token to what you write to, or let a constraint of the database decide.
+//! - Two layers with the same key around one handler: the inner one would wait for the outer one,
+//!   so the request gets 500, and it is logged; but if the inner one is a
+//!   [`shield`](LockLayer::shield), whose task does not know of the outer one, the request waits
+//!   for itself until its wait ends, and is then refused as busy. The macro and `run` inside a
+//!   layer with the same key are re-entrant.
+//! - Nothing bounds the number of waiting requests unless [`max_waiters`](LockLayer::max_waiters)
+//!   or [`max_waiters_per_key`](LockLayer::max_waiters_per_key) does.
 //!
 //! # Features
 //!
@@ -171,7 +181,9 @@ mod future;
 mod key;
 mod layer;
 mod rejection;
+mod release;
 mod service;
+mod settings;
 mod waiters;
 
 pub use self::body::LockBody;

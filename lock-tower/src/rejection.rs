@@ -1,7 +1,7 @@
-//! Why a request was refused, and what it is told.
+//! Why a request was refused, and the response to it.
 //!
-//! Every refusal has one [`Reason`]; status, text, `Retry-After` and gRPC code are read off it here and nowhere else.
-//! The texts are constants, so no key, holder or token can reach a client.
+//! Every refusal has one [`Reason`], and only this file derives status, text, `Retry-After` and
+//! gRPC code from it. The texts are constants, so no key, holder or token can reach a client.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,17 +11,20 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use lock_core::{Error, ErrorKind};
 
-/// When to try again after a refusal that has no better figure: long enough to spare a store in trouble.
+/// When to try again after a refusal that has no better figure: long enough to spare a store in
+/// trouble.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The reason why [`LockLayer`](crate::LockLayer) did not let a request's handler run, or did not let it finish.
+/// The reason why [`LockLayer`](crate::LockLayer) did not let a request's handler run, or did not
+/// let it finish.
 ///
 /// It is the mapping from lock outcomes to HTTP, and reusable as such: it is made [from](From) a
-/// [`lock_core::Error`] too, so an error enum or an `on_error` of your own can answer exactly as the layer does.
+/// [`lock_core::Error`] too, so an error enum or an `on_error` of your own can answer exactly as
+/// the layer does.
 ///
 /// | refusal | status | gRPC |
 /// |---|---|---|
@@ -31,12 +34,13 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// | no key, or one that cannot be used | 400 | `INVALID_ARGUMENT` |
 /// | the layer or the store is set up wrongly | 500 | `INTERNAL` |
 ///
-/// A refusal that came too late to stop the handler has no `Retry-After`: how much of the work was done is unknown,
-/// and nobody should be invited to do it again.
+/// A refusal that came too late to stop the handler has no `Retry-After`: how much of the work was
+/// done is unknown, and the client should not be invited to repeat it.
 ///
 /// The layer puts the rejection into the extensions of the response, also when
-/// [`on_reject`](crate::LockLayer::on_reject) replaced that response. As the error of a body cut short by
-/// [`hold_for_body`](crate::LockLayer::hold_for_body) it can be found by downcasting.
+/// [`on_reject`](crate::LockLayer::on_reject) replaced that response. It is also the error of a
+/// body that [`hold_for_body`](crate::LockLayer::hold_for_body) cut short; downcast that error to
+/// get it.
 ///
 /// # Examples
 ///
@@ -62,7 +66,8 @@ pub(crate) enum Reason {
     Lock(Error),
     /// The extractor found no key.
     NoKey,
-    /// The extractor found something that must not become a key; the text says what, never its value.
+    /// The extractor found something that must not become a key; the text says what it is, never
+    /// its value.
     BadKey(&'static str),
     /// The layer does not fit where it was put.
     Misconfigured(&'static str),
@@ -96,7 +101,7 @@ impl LockRejection {
         }
     }
 
-    /// Whether somebody else holds the key.
+    /// Whether another request, task or process holds the key.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.lock_error().is_some_and(Error::is_busy)
@@ -108,7 +113,8 @@ impl LockRejection {
         matches!(self.reason, Reason::LostInBody) || self.lock_error().is_some_and(Error::is_lost)
     }
 
-    /// Whether the request was a gRPC call, so that [`into_http`](Self::into_http) makes a gRPC reply.
+    /// Whether the request was a gRPC call, so that [`into_http`](Self::into_http) makes a gRPC
+    /// reply.
     #[must_use]
     pub fn is_grpc(&self) -> bool {
         self.grpc.is_some()
@@ -135,6 +141,9 @@ impl LockRejection {
     }
 
     /// The response: `application/problem+json`, or for a gRPC call a reply of trailers only.
+    ///
+    /// With the feature `axum` the same response is what `IntoResponse::into_response` returns.
+    #[doc(alias = "into_response")]
     #[must_use]
     pub fn into_http(self) -> Response<Full<Bytes>> {
         let mut response = match &self.grpc {
@@ -147,7 +156,7 @@ impl LockRejection {
 
     fn problem(&self) -> Response<Full<Bytes>> {
         let status = self.status();
-        // Both texts are ours and need no escaping.
+        // Both texts are constants of this crate and need no escaping.
         let body = format!(
             r#"{{"type":"about:blank","title":"{}","status":{},"detail":"{}"}}"#,
             status.canonical_reason().unwrap_or_default(),
@@ -157,7 +166,7 @@ impl LockRejection {
         let mut response = Response::new(Full::from(body));
         *response.status_mut() = status;
         response.headers_mut().insert(header::CONTENT_TYPE, PROBLEM_JSON);
-        // One answer must not be replayed to everybody by a cache.
+        // A cache must not replay this response to other clients.
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(delay) = self.retry_after() {
             response.headers_mut().insert(header::RETRY_AFTER, whole_seconds(delay).into());
@@ -188,7 +197,8 @@ impl LockRejection {
         }
     }
 
-    /// Visible ASCII without `"`, `\` and `%`: it goes into JSON and into a header as it is.
+    /// Visible ASCII without `"`, `\` and `%`: it goes into JSON and into a header without
+    /// escaping.
     fn detail(&self) -> &'static str {
         match &self.reason {
             Reason::BadKey(detail) => detail,
@@ -208,7 +218,8 @@ impl LockRejection {
         }
     }
 
-    /// Tells the operator what the client is not told. Refusals that are the client's doing stay at debug.
+    /// Logs for the operator what the client must not see. Refusals that the client causes stay at
+    /// debug.
     pub(crate) fn log(&self) {
         match &self.reason {
             Reason::Misconfigured(what) => {
@@ -280,7 +291,8 @@ fn status_of(kind: ErrorKind) -> StatusCode {
         | ErrorKind::Unknown
         | ErrorKind::Lost { .. }
         | ErrorKind::Draining => StatusCode::SERVICE_UNAVAILABLE,
-        // Kinds that no client can cause and no retry mends: wrong options, another type at the key, no runtime.
+        // Kinds that no client can cause and no retry mends: wrong options, another type at the
+        // key, no runtime.
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -332,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_is_told_in_plain_visible_ascii() {
+    fn every_detail_is_plain_visible_ascii() {
         let reasons = [
             Reason::NoKey,
             Reason::Misconfigured("no such parameter"),

@@ -10,19 +10,19 @@ use tower_service::Service;
 use crate::body::LockBody;
 use crate::future::{ResponseFuture, respond};
 use crate::key::ExtractKey;
-use crate::layer::LockLayer;
+use crate::settings::Settings;
 
-/// A service that handles one request at a time per key. Made by [`LockLayer`]; see the
-/// [crate documentation](crate).
+/// A service that handles one request at a time per key. Made by
+/// [`LockLayer`](crate::LockLayer); see the [crate documentation](crate).
 #[derive(Clone, Debug)]
 pub struct LockService<S, E> {
     inner: S,
-    layer: Arc<LockLayer<E>>,
+    settings: Arc<Settings<E>>,
 }
 
 impl<S, E> LockService<S, E> {
-    pub(crate) fn new(inner: S, layer: Arc<LockLayer<E>>) -> Self {
-        Self { inner, layer }
+    pub(crate) fn new(inner: S, settings: Arc<Settings<E>>) -> Self {
+        Self { inner, settings }
     }
 
     /// The inner service.
@@ -54,15 +54,16 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<RB, S::Error>;
 
-    /// Always ready. Asking the inner service here would park what its readiness costs, such as a permit of a
-    /// concurrency limit, on a request that waits for its lock.
+    /// Always ready. If the inner service were polled here, a request that waits for its lock would
+    /// keep what that readiness costs, such as the permit of a concurrency limit.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The clone is driven to readiness once the lock is held; `inner` itself never is, so nothing is swapped.
+        // The clone is polled for readiness once the lock is held. `inner` itself never is, so it
+        // need not be swapped with the clone.
         let service = self.inner.clone();
-        ResponseFuture::new(respond(Arc::clone(&self.layer), service, request))
+        ResponseFuture::new(respond(Arc::clone(&self.settings), service, request))
     }
 }

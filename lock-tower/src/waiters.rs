@@ -1,11 +1,12 @@
-//! How many requests are after a lock: counted here, so that one too many is refused before the store hears of it.
+//! How many requests wait for a lock: counted here, so that a request over the bound is refused
+//! before the store is touched.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lock_core::Key;
 
-/// The most requests that may be after a lock at once; `None` is no bound.
+/// The most requests that may wait for a lock at once; `None` is no bound.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bounds {
     pub(crate) total: Option<usize>,
@@ -21,7 +22,7 @@ pub(crate) struct Waiters {
 #[derive(Debug, Default)]
 struct Counts {
     total: usize,
-    /// Has no entry of zero, so it is as large as there are keys being asked for.
+    /// Has no entry of zero, so it has one entry per key that a request waits for.
     per_key: HashMap<Key, usize>,
 }
 
@@ -91,11 +92,11 @@ mod tests {
         let a3 = waiters.enter(bounds, &key("a")).unwrap();
         drop((a2, a3, b1));
         let counts = waiters.lock();
-        assert_eq!((counts.total, counts.per_key.len()), (0, 0), "nothing stays behind");
+        assert_eq!((counts.total, counts.per_key.len()), (0, 0), "no count is left");
     }
 
     #[test]
-    fn a_bound_of_zero_admits_nobody_and_no_bound_counts_nothing() {
+    fn a_bound_of_zero_admits_no_request_and_no_bound_counts_nothing() {
         let waiters = Arc::new(Waiters::default());
         assert!(waiters.enter(Bounds { total: Some(0), per_key: None }, &key("a")).is_none());
         assert!(waiters.enter(Bounds { total: None, per_key: Some(0) }, &key("a")).is_none());

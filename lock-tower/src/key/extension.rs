@@ -1,19 +1,19 @@
 //! The key in a request extension.
 
-use std::future::Future;
 use std::marker::PhantomData;
 use std::{any, fmt};
 
 use http::request::Parts;
 use lock_core::{Key, KeyPart};
 
-use super::{ExtractKey, NoKey, prefixed};
+use super::extract::{ExtractKey, prefixed};
+use super::rejection::NoKey;
 
 /// The key `prefix:<value>` from a typed request extension: the way to lock per user.
 ///
-/// Authentication puts the value there, so the layer must stand *inside* it: a request that was not let in never
-/// touches anybody's lock. A request without the extension has no key: 400, unless the layer
-/// [allows that](crate::LockLayer::allow_unkeyed).
+/// Authentication puts the value there, so the layer must be *inside* it: a request that fails
+/// authentication never touches a user's lock. A request without the extension has no key: 400,
+/// unless the layer [allows that](crate::LockLayer::allow_unkeyed).
 ///
 /// # Examples
 ///
@@ -33,7 +33,7 @@ pub struct ExtensionKey<T> {
 
 impl<T> ExtensionKey<T> {
     /// The key is `prefix`, a colon, and the value of the extension `T`.
-    // The bounds stand on the function, where the compiler explains the one that is not met.
+    // The bounds are on the function, where the compiler explains which one is not met.
     #[must_use]
     pub fn new(prefix: &'static str) -> Self
     where
@@ -47,16 +47,12 @@ impl<T> ExtractKey for ExtensionKey<T>
 where
     T: KeyPart + Clone + Send + Sync + 'static,
 {
-    fn extract(
-        &self,
-        parts: &mut Parts,
-    ) -> impl Future<Output = Result<Option<Key>, NoKey>> + Send {
-        let value = parts.extensions.get::<T>();
-        std::future::ready(value.map(|value| prefixed(self.prefix, value)).transpose())
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+        parts.extensions.get::<T>().map(|value| prefixed(self.prefix, value)).transpose()
     }
 }
 
-// Not derived: neither needs anything of `T`.
+// Not derived: neither needs a bound on `T`.
 impl<T> Clone for ExtensionKey<T> {
     fn clone(&self) -> Self {
         let Self { prefix, value } = *self;

@@ -1,25 +1,26 @@
 //! The key in a request header.
 
-use std::future::Future;
-
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use lock_core::Key;
 
-use super::{ExtractKey, NoKey, prefixed};
+use super::extract::{ExtractKey, prefixed};
+use super::rejection::NoKey;
 
-/// Longer than any identifier or idempotency key in use, and short enough that nobody stores a body in a key.
+/// Longer than any identifier or idempotency key in use, and too short to store a body in a key.
 const MAX_LEN: usize = 255;
 
 /// The key `prefix:<value>` from a request header, such as `Idempotency-Key`.
 ///
-/// A client can write what it likes into a header. Use this for values that the client may choose; to lock per
-/// *user*, take what authentication has put into the extensions ([`ExtensionKey`](crate::ExtensionKey)), or anybody
-/// can hold anybody's lock. For the same reason there is no extractor for `X-Forwarded-For`.
+/// A client can write what it likes into a header. Use this for values that the client may choose.
+/// To lock per *user*, take what authentication has put into the extensions
+/// ([`ExtensionKey`](crate::ExtensionKey)); otherwise any client can hold any user's lock. For the
+/// same reason there is no extractor for `X-Forwarded-For`.
 ///
 /// A request without the header has no key: 400, unless the layer
-/// [allows that](crate::LockLayer::allow_unkeyed). Refused with 400 always: the header twice (two readers would
-/// disagree about which one counts), an empty value, one over 255 bytes, and one with anything but printable ASCII.
+/// [allows that](crate::LockLayer::allow_unkeyed). Always refused with 400: the header twice (two
+/// readers would disagree about which one counts), an empty value, one over 255 bytes, and one with
+/// anything but printable ASCII.
 ///
 /// # Examples
 ///
@@ -31,15 +32,15 @@ const MAX_LEN: usize = 255;
 #[derive(Clone, Debug)]
 pub struct HeaderKey {
     prefix: &'static str,
-    /// `None` if what was given is not a header name: then every request is a logged 500.
+    /// `None` if the given name is not a header name: then every request is a logged 500.
     name: Option<HeaderName>,
 }
 
 impl HeaderKey {
     /// The key is `prefix`, a colon, and the value of the header `name`.
     ///
-    /// `name` is a string or a [`HeaderName`]. One that cannot be a header name is a mistake in the setup, so every
-    /// request is answered 500, and it is logged.
+    /// `name` is a string or a [`HeaderName`]. A string that is not a header name is a mistake in
+    /// the setup: every request is answered with 500, and the mistake is logged.
     pub fn new(prefix: &'static str, name: impl TryInto<HeaderName>) -> Self {
         Self { prefix, name: name.try_into().ok() }
     }
@@ -51,7 +52,7 @@ impl HeaderKey {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
-            return Err(NoKey::bad_request("the header that holds the key is there twice"));
+            return Err(NoKey::bad_request("the header that holds the key appears twice"));
         }
         if value.len() > MAX_LEN {
             return Err(NoKey::bad_request("the header that holds the key is too long"));
@@ -66,10 +67,7 @@ impl HeaderKey {
 }
 
 impl ExtractKey for HeaderKey {
-    fn extract(
-        &self,
-        parts: &mut Parts,
-    ) -> impl Future<Output = Result<Option<Key>, NoKey>> + Send {
-        std::future::ready(self.key(&parts.headers))
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+        self.key(&parts.headers)
     }
 }

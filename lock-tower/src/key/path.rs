@@ -8,15 +8,18 @@ use axum::response::IntoResponse;
 use http::request::Parts;
 use lock_core::{IntoKey, Key};
 
-use super::{ExtractKey, NoKey, prefixed};
+use super::extract::{ExtractKey, prefixed};
+use super::rejection::NoKey;
 
-/// The key `prefix:<value>` from a path parameter: `/orders/{id}` with `PathKey::new("order", "id")`.
+/// The key `prefix:<value>` from a path parameter: `/orders/{id}` with `PathKey::new("order",
+/// "id")`.
 ///
 /// Path parameters are known after routing, so put the layer on the route
 /// ([`Router::route_layer`](axum::Router::route_layer) or
-/// [`MethodRouter::layer`](axum::routing::MethodRouter::layer)), not around the whole router. A route without
-/// the parameter is a mistake in the setup, whatever [`allow_unkeyed`](crate::LockLayer::allow_unkeyed) says: the
-/// request is answered 500, and it is logged.
+/// [`MethodRouter::layer`](axum::routing::MethodRouter::layer)), not around the whole router. A
+/// route without the parameter is a mistake in the setup, whatever
+/// [`allow_unkeyed`](crate::LockLayer::allow_unkeyed) says: the request is answered with 500, and
+/// the mistake is logged.
 ///
 /// # Examples
 ///
@@ -44,7 +47,8 @@ impl ExtractKey for PathKey {
         let no_parameter =
             || NoKey::misconfigured("the route does not have the path parameter of its `PathKey`");
         let params = RawPathParams::from_request_parts(parts, &()).await.map_err(|rejection| {
-            // A path that is not UTF-8 is the client's; no parameters at all is ours.
+            // A path that is not UTF-8 is the client's mistake, a route without parameters the
+            // program's.
             if rejection.status().is_client_error() {
                 NoKey::bad_request("the path is not UTF-8")
             } else {
@@ -59,7 +63,8 @@ impl ExtractKey for PathKey {
 
 /// A key from anything that implements [`FromRequestParts`], the same as a handler's arguments.
 ///
-/// If the extraction fails, its own rejection is the response (401 from an extractor that authenticates, say).
+/// If the extraction fails, its own rejection is the response (401 from an extractor that
+/// authenticates, say).
 ///
 /// # Examples
 ///

@@ -1,0 +1,88 @@
+//! The trait of key extractors, and the one way in which the ready ones build their keys.
+
+use std::future::Future;
+
+use http::request::Parts;
+use lock_core::private::Template;
+use lock_core::{IntoKey, Key, KeyPart};
+
+use super::rejection::NoKey;
+
+/// Finds the key of a request.
+///
+/// Closures `Fn(&Parts) -> Option<K>` are extractors too, and go to
+/// [`LockLayer::from_fn`](crate::LockLayer::from_fn), where the type of their argument is inferred.
+/// Implement the trait if finding the key takes an `await` or a response of its own:
+///
+/// ```
+/// use http::{Response, StatusCode, request::Parts};
+/// use lock_core::{Key, key};
+/// use lock_tower::{ExtractKey, NoKey};
+///
+/// #[derive(Clone)]
+/// struct SessionKey;
+///
+/// # async fn look_up(_: &str) -> Option<u64> { Some(7) }
+/// impl ExtractKey for SessionKey {
+///     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+///         let session = parts.headers.get("session").and_then(|value| value.to_str().ok());
+///         let Some(session) = session else {
+///             return Ok(None); // 400, unless the layer allows unkeyed requests
+///         };
+///         let Some(user_id) = look_up(session).await else {
+///             let mut response = Response::new("who are you?".to_owned());
+///             *response.status_mut() = StatusCode::UNAUTHORIZED;
+///             return Err(NoKey::response(response));
+///         };
+///         Ok(Some(key!("user:<user_id>")?))
+///     }
+/// }
+/// ```
+///
+/// An extractor runs for every request, before anything is locked: what it awaits should be quick.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key extractor",
+    label = "not a key extractor",
+    note = "closures go to `LockLayer::from_fn(client, |parts| Some(key!(\"order:<id>\")))`",
+    note = "ready extractors are `HeaderKey` and `ExtensionKey`, and with feature `axum` `PathKey` and `PartsKey`",
+    note = "with `State` in a `PartsKey`, call `.with_state(state)`"
+)]
+pub trait ExtractKey: Clone + Send + Sync + 'static {
+    /// The key of the request, or `None` if it has none.
+    ///
+    /// `None` is refused with 400, unless the layer
+    /// [allows unkeyed requests](crate::LockLayer::allow_unkeyed).
+    ///
+    /// # Errors
+    ///
+    /// If the request must be refused whatever the layer allows.
+    fn extract(&self, parts: &mut Parts)
+    -> impl Future<Output = Result<Option<Key>, NoKey>> + Send;
+}
+
+#[diagnostic::do_not_recommend]
+impl<F, K> ExtractKey for F
+where
+    F: Fn(&Parts) -> Option<K> + Clone + Send + Sync + 'static,
+    K: IntoKey,
+{
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+        Ok(self(&*parts).map(K::into_key).transpose()?)
+    }
+}
+
+/// `prefix:<part>`, the name that every ready extractor makes: the prefix keeps routes apart, and
+/// the escaping of [`KeyPart`] keeps values apart.
+pub(super) fn prefixed<T>(prefix: &'static str, part: &T) -> Result<Key, NoKey>
+where
+    T: KeyPart + ?Sized,
+{
+    if prefix.is_empty() {
+        return Err(NoKey::misconfigured("the prefix of a key extractor is empty"));
+    }
+    let mut template = Template::new(prefix);
+    template.lit(prefix);
+    template.lit(":");
+    template.hole(part);
+    Ok(template.done()?)
+}

@@ -1,0 +1,75 @@
+//! The error of a key extractor.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use lock_core::Error;
+
+use crate::body::{self, BoxError, ReplyBody};
+use crate::rejection::{LockRejection, Reason};
+
+/// The error of a key extractor: the request cannot be handled, with or without a lock.
+pub struct NoKey(pub(crate) Reply);
+
+/// What the client gets.
+pub(crate) enum Reply {
+    Rejection(LockRejection),
+    /// Boxed so that an extractor's `Result` stays small.
+    Response(Box<Response<ReplyBody>>),
+}
+
+impl NoKey {
+    /// Refuses with 400 and this text, which the client sees.
+    ///
+    /// The text should name what is wrong, not repeat it. It must not contain characters that JSON
+    /// or a header would have to escape; such a text is replaced by a general one.
+    #[must_use]
+    pub fn bad_request(detail: &'static str) -> Self {
+        let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
+        let detail = if detail.bytes().all(plain) { detail } else { "the key cannot be used" };
+        Self::from(Reason::BadKey(detail))
+    }
+
+    /// Refuses with 500 and logs the text, which the client does not see: the layer does not fit
+    /// where it was put.
+    #[must_use]
+    pub fn misconfigured(what: &'static str) -> Self {
+        Self::from(Reason::Misconfigured(what))
+    }
+
+    /// Refuses with a response of the extractor's own, which the layer passes on unchanged.
+    pub fn response<B>(response: Response<B>) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(Reply::Response(Box::new(response.map(body::boxed))))
+    }
+}
+
+impl From<Reason> for NoKey {
+    fn from(reason: Reason) -> Self {
+        Self(Reply::Rejection(reason.into()))
+    }
+}
+
+/// A malformed key is the client's mistake: 400. Other kinds get the status that [`LockRejection`]
+/// gives them.
+impl From<Error> for NoKey {
+    fn from(error: Error) -> Self {
+        Self(Reply::Rejection(error.into()))
+    }
+}
+
+impl fmt::Debug for NoKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut tuple = f.debug_tuple("NoKey");
+        match &self.0 {
+            Reply::Rejection(rejection) => tuple.field(rejection),
+            Reply::Response(response) => tuple.field(&response.status()),
+        };
+        tuple.finish()
+    }
+}
