@@ -19,7 +19,7 @@ use tracing::instrument::WithSubscriber as _;
 use tracing::{Instrument as _, Span};
 
 use crate::body::LockBody;
-use crate::key::{ExtractKey, NoKey, Reply};
+use crate::key::{ExtractKey, KeyRejection, Reply};
 use crate::rejection::{LockRejection, Reason, grpc_content_type};
 use crate::release::release;
 use crate::settings::Settings;
@@ -83,10 +83,10 @@ where
             return Ok(response.map(LockBody::plain));
         }
         Ok(None) => return Ok(settings.reject(Reason::NoKey.into(), grpc)),
-        Err(NoKey(Reply::Rejection(rejection))) => {
+        Err(KeyRejection(Reply::Rejection(rejection))) => {
             return Ok(settings.reject(rejection, grpc));
         }
-        Err(NoKey(Reply::Response(response))) => return Ok(response.map(LockBody::reply)),
+        Err(KeyRejection(Reply::Response(response))) => return Ok(response.map(LockBody::reply)),
     };
     let work = locked(Arc::clone(&settings), key, service, Request::from_parts(parts, body));
     let outcome = if settings.shield { shielded(work).await } else { work.await };

@@ -188,7 +188,7 @@ mod waiters;
 
 pub use self::body::LockBody;
 pub use self::future::ResponseFuture;
-pub use self::key::{ExtensionKey, ExtractKey, HeaderKey, NoKey};
+pub use self::key::{ExtensionKey, ExtractKey, HeaderKey, KeyRejection};
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use self::key::{PartsKey, PathKey};

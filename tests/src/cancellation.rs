@@ -21,7 +21,7 @@ use lock_core::{
     Error, ErrorKind, Key, LockClient, LockOptions, LostReason, MutexGuard, Released,
     distributed_lock,
 };
-use lock_tower::{ExtractKey, LockLayer, NoKey};
+use lock_tower::{ExtractKey, KeyRejection, LockLayer};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{sleep, timeout};
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -448,7 +448,7 @@ async fn serve(ground: Ground, set: fn(LockLayer<SlowKey>) -> LockLayer<SlowKey>
 struct SlowKey(String);
 
 impl ExtractKey for SlowKey {
-    async fn extract(&self, _: &mut Parts) -> Result<Option<Key>, NoKey> {
+    async fn extract(&self, _: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         yield_now().await;
         Ok(Some(Key::new(&*self.0)?))
     }

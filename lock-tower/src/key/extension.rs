@@ -7,7 +7,7 @@ use http::request::Parts;
 use lock_core::{Key, KeyPart};
 
 use super::extract::{ExtractKey, prefixed};
-use super::rejection::NoKey;
+use super::rejection::KeyRejection;
 
 /// The key `prefix:<value>` from a typed request extension: the way to lock per user.
 ///
@@ -47,7 +47,7 @@ impl<T> ExtractKey for ExtensionKey<T>
 where
     T: KeyPart + Clone + Send + Sync + 'static,
 {
-    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         parts.extensions.get::<T>().map(|value| prefixed(self.prefix, value)).transpose()
     }
 }

@@ -6,7 +6,7 @@ use http::request::Parts;
 use lock_core::private::Template;
 use lock_core::{IntoKey, Key, KeyPart};
 
-use super::rejection::NoKey;
+use super::rejection::KeyRejection;
 
 /// Finds the key of a request.
 ///
@@ -17,14 +17,14 @@ use super::rejection::NoKey;
 /// ```
 /// use http::{Response, StatusCode, request::Parts};
 /// use lock_core::{Key, key};
-/// use lock_tower::{ExtractKey, NoKey};
+/// use lock_tower::{ExtractKey, KeyRejection};
 ///
 /// #[derive(Clone)]
 /// struct SessionKey;
 ///
 /// # async fn look_up(_: &str) -> Option<u64> { Some(7) }
 /// impl ExtractKey for SessionKey {
-///     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+///     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
 ///         let session = parts.headers.get("session").and_then(|value| value.to_str().ok());
 ///         let Some(session) = session else {
 ///             return Ok(None); // 400, unless the layer allows unkeyed requests
@@ -32,7 +32,7 @@ use super::rejection::NoKey;
 ///         let Some(user_id) = look_up(session).await else {
 ///             let mut response = Response::new("who are you?".to_owned());
 ///             *response.status_mut() = StatusCode::UNAUTHORIZED;
-///             return Err(NoKey::response(response));
+///             return Err(KeyRejection::response(response));
 ///         };
 ///         Ok(Some(key!("user:<user_id>")?))
 ///     }
@@ -56,8 +56,10 @@ pub trait ExtractKey: Clone + Send + Sync + 'static {
     /// # Errors
     ///
     /// If the request must be refused whatever the layer allows.
-    fn extract(&self, parts: &mut Parts)
-    -> impl Future<Output = Result<Option<Key>, NoKey>> + Send;
+    fn extract(
+        &self,
+        parts: &mut Parts,
+    ) -> impl Future<Output = Result<Option<Key>, KeyRejection>> + Send;
 }
 
 #[diagnostic::do_not_recommend]
@@ -66,19 +68,19 @@ where
     F: Fn(&Parts) -> Option<K> + Clone + Send + Sync + 'static,
     K: IntoKey,
 {
-    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         Ok(self(&*parts).map(K::into_key).transpose()?)
     }
 }
 
 /// `prefix:<part>`, the name that every ready extractor makes: the prefix keeps routes apart, and
 /// the escaping of [`KeyPart`] keeps values apart.
-pub(super) fn prefixed<T>(prefix: &'static str, part: &T) -> Result<Key, NoKey>
+pub(super) fn prefixed<T>(prefix: &'static str, part: &T) -> Result<Key, KeyRejection>
 where
     T: KeyPart + ?Sized,
 {
     if prefix.is_empty() {
-        return Err(NoKey::misconfigured("the prefix of a key extractor is empty"));
+        return Err(KeyRejection::misconfigured("the prefix of a key extractor is empty"));
     }
     let mut template = Template::new(prefix);
     template.lit(prefix);

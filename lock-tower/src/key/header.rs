@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName};
 use lock_core::Key;
 
 use super::extract::{ExtractKey, prefixed};
-use super::rejection::NoKey;
+use super::rejection::KeyRejection;
 
 /// Longer than any identifier or idempotency key in use, and too short to store a body in a key.
 const MAX_LEN: usize = 255;
@@ -45,29 +45,33 @@ impl HeaderKey {
         Self { prefix, name: name.try_into().ok() }
     }
 
-    fn key(&self, headers: &HeaderMap) -> Result<Option<Key>, NoKey> {
+    fn key(&self, headers: &HeaderMap) -> Result<Option<Key>, KeyRejection> {
         let Some(name) = &self.name else {
-            return Err(NoKey::misconfigured("the name given to `HeaderKey` is not a header name"));
+            return Err(KeyRejection::misconfigured(
+                "the name given to `HeaderKey` is not a header name",
+            ));
         };
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
-            return Err(NoKey::bad_request("the header that holds the key appears twice"));
+            return Err(KeyRejection::bad_request("the header that holds the key appears twice"));
         }
         if value.len() > MAX_LEN {
-            return Err(NoKey::bad_request("the header that holds the key is too long"));
+            return Err(KeyRejection::bad_request("the header that holds the key is too long"));
         }
         match std::str::from_utf8(value.as_bytes()) {
             Ok(value) if value.bytes().all(|byte| matches!(byte, b' '..=b'~')) => {
                 prefixed(self.prefix, value).map(Some)
             }
-            _ => Err(NoKey::bad_request("the header that holds the key is not printable ASCII")),
+            _ => Err(KeyRejection::bad_request(
+                "the header that holds the key is not printable ASCII",
+            )),
         }
     }
 }
 
 impl ExtractKey for HeaderKey {
-    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         self.key(&parts.headers)
     }
 }

@@ -12,5 +12,5 @@ pub use self::extract::ExtractKey;
 pub use self::header::HeaderKey;
 #[cfg(feature = "axum")]
 pub use self::path::{PartsKey, PathKey};
-pub use self::rejection::NoKey;
+pub use self::rejection::KeyRejection;
 pub(crate) use self::rejection::Reply;

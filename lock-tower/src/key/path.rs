@@ -9,7 +9,7 @@ use http::request::Parts;
 use lock_core::{IntoKey, Key};
 
 use super::extract::{ExtractKey, prefixed};
-use super::rejection::NoKey;
+use super::rejection::KeyRejection;
 
 /// The key `prefix:<value>` from a path parameter: `/orders/{id}` with `PathKey::new("order",
 /// "id")`.
@@ -43,14 +43,17 @@ impl PathKey {
 }
 
 impl ExtractKey for PathKey {
-    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
-        let no_parameter =
-            || NoKey::misconfigured("the route does not have the path parameter of its `PathKey`");
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
+        let no_parameter = || {
+            KeyRejection::misconfigured(
+                "the route does not have the path parameter of its `PathKey`",
+            )
+        };
         let params = RawPathParams::from_request_parts(parts, &()).await.map_err(|rejection| {
             // A path that is not UTF-8 is the client's mistake, a route without parameters the
             // program's.
             if rejection.status().is_client_error() {
-                NoKey::bad_request("the path is not UTF-8")
+                KeyRejection::bad_request("the path is not UTF-8")
             } else {
                 no_parameter()
             }
@@ -115,10 +118,10 @@ where
     T: FromRequestParts<S> + 'static,
     S: Clone + Send + Sync + 'static,
 {
-    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, NoKey> {
+    async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         let extracted = T::from_request_parts(parts, &self.state)
             .await
-            .map_err(|rejection| NoKey::response(rejection.into_response()))?;
+            .map_err(|rejection| KeyRejection::response(rejection.into_response()))?;
         Ok((self.to_key)(extracted).map(K::into_key).transpose()?)
     }
 }

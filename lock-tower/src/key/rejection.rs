@@ -11,7 +11,7 @@ use crate::body::{self, BoxError, ReplyBody};
 use crate::rejection::{LockRejection, Reason};
 
 /// The error of a key extractor: the request cannot be handled, with or without a lock.
-pub struct NoKey(pub(crate) Reply);
+pub struct KeyRejection(pub(crate) Reply);
 
 /// What the client gets.
 pub(crate) enum Reply {
@@ -20,7 +20,7 @@ pub(crate) enum Reply {
     Response(Box<Response<ReplyBody>>),
 }
 
-impl NoKey {
+impl KeyRejection {
     /// Refuses with 400 and this text, which the client sees.
     ///
     /// The text should name what is wrong, not repeat it. It must not contain characters that JSON
@@ -49,7 +49,7 @@ impl NoKey {
     }
 }
 
-impl From<Reason> for NoKey {
+impl From<Reason> for KeyRejection {
     fn from(reason: Reason) -> Self {
         Self(Reply::Rejection(reason.into()))
     }
@@ -57,15 +57,15 @@ impl From<Reason> for NoKey {
 
 /// A malformed key is the client's mistake: 400. Other kinds get the status that [`LockRejection`]
 /// gives them.
-impl From<Error> for NoKey {
+impl From<Error> for KeyRejection {
     fn from(error: Error) -> Self {
         Self(Reply::Rejection(error.into()))
     }
 }
 
-impl fmt::Debug for NoKey {
+impl fmt::Debug for KeyRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut tuple = f.debug_tuple("NoKey");
+        let mut tuple = f.debug_tuple("KeyRejection");
         match &self.0 {
             Reply::Rejection(rejection) => tuple.field(rejection),
             Reply::Response(response) => tuple.field(&response.status()),
