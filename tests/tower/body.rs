@@ -39,7 +39,7 @@ fn data(text: &'static str) -> Result<Frame<Bytes>, std::io::Error> {
     Ok(Frame::data(Bytes::from_static(text.as_bytes())))
 }
 
-/// Calls a service under a layer that holds for the body, whose response has this body.
+/// Calls a service under a layer with `hold_for_body`; its response has this body.
 async fn call<B>(
     client: LockClient,
     options: LockOptions,
@@ -107,11 +107,12 @@ on_every_store! {
         drop(sender);
         assert!(soon(body.frame()).await.is_none());
         assert!(body.is_end_stream());
-        assert!(!is_held(&other).await, "released before the end was told");
+        assert!(!is_held(&other).await, "released before the end of the body");
         assert!(body.frame().await.is_none(), "and again");
     }
 
-    /// With a known length the client has the whole answer with the last frame, not with the end after it.
+    /// With a known length the client has the whole response with the last frame, not with the end
+    /// after it.
     async fn the_release_comes_before_the_last_frame_of_a_known_length(world: World) {
         let other = world.process().await;
         let body = Full::new(Bytes::from_static(b"all of it"));
@@ -124,7 +125,7 @@ on_every_store! {
         assert!(body.is_end_stream());
     }
 
-    async fn an_empty_body_is_not_held_for(world: World) {
+    async fn an_empty_body_does_not_hold_the_lock(world: World) {
         let response =
             call(world.process().await, LockOptions::new(), Empty::<Bytes>::new()).await;
         assert!(response.body().is_end_stream());
@@ -142,7 +143,7 @@ on_every_store! {
         is_released(&world.process().await, "k").await;
     }
 
-    async fn an_error_of_the_body_releases_and_comes_through(world: World) {
+    async fn an_error_of_the_body_releases_the_lock_and_is_passed_on(world: World) {
         let (sender, body) = channel();
         let response = call(world.process().await, LockOptions::new(), body).await;
         sender.send(Err(std::io::Error::other("the body's own"))).unwrap();
@@ -153,12 +154,13 @@ on_every_store! {
         assert!(body.frame().await.is_none());
     }
 
-    /// Also while the body has nothing to send: nobody else would poll it.
+    /// Also while the body has nothing to send: then only the loss can wake it.
     async fn a_lost_lock_cuts_the_body_off(world: World) {
         let (sender, body) = channel();
         let options = LockOptions::new().with_max_hold(Duration::from_millis(100));
         let response = call(world.process().await, options, body).await;
-        // In a task of its own, which nothing but the loss wakes: that of the handler was woken by it before.
+        // In a task of its own, which only the loss wakes; the handler's task was woken by it
+        // before.
         let reader = tokio::spawn(async move {
             let mut body = response.into_body();
             (body.frame().await, body)
@@ -177,14 +179,16 @@ on_every_store! {
         let options = LockOptions::new().with_max_hold(Duration::from_millis(100));
         let response = call(world.process().await, options, body).await;
         sender.send(data("too late")).unwrap();
-        // Not a wait for an event: the thread itself is held up, so no timer of this runtime can fire.
+        // Not a wait for an event: the thread itself is held up, so no timer of this runtime can
+        // fire.
         std::thread::sleep(Duration::from_millis(150));
         let error = response.into_body().frame().await.unwrap().unwrap_err();
         assert!(error.downcast_ref::<LockRejection>().unwrap().is_lost());
     }
 
-    /// The same for one that waits already: its timer is set, and not looked at while the thread is held up.
-    async fn a_late_runtime_polls_a_waiting_body_after_its_deadline(world: World) {
+    /// The fault: a late runtime polls a waiting body after its deadline. The timer of the body is
+    /// set, and cannot fire while the thread is held up.
+    async fn a_waiting_body_is_not_polled_after_its_deadline(world: World) {
         let (sender, body) = channel();
         let hold = Duration::from_millis(1_000);
         let options = LockOptions::new().with_max_hold(hold);
@@ -199,7 +203,7 @@ on_every_store! {
         is_released(&world.process().await, "k").await;
     }
 
-    async fn over_http_a_request_sent_when_the_body_has_ended_is_not_refused(world: World) {
+    async fn a_request_sent_over_http_after_the_body_has_ended_is_not_refused(world: World) {
         let chunked = async || {
             let frames = stream::iter((0..5).map(|_| data("chunk")));
             AxumResponse::new(Body::new(StreamBody::new(frames)))
@@ -223,7 +227,7 @@ on_every_store! {
 }
 
 #[tokio::test]
-async fn without_the_option_the_body_is_outside_the_lock() {
+async fn without_hold_for_body_the_body_is_outside_the_lock() {
     let world = World::memory();
     let (_sender, body) = channel();
     let mut body = Some(body);

@@ -25,7 +25,7 @@ use super::support::{
 };
 
 on_every_store! {
-    /// A timeout outside makes responses of its own, and the handler it gives up on frees the key.
+    /// A timeout outside makes responses of its own, and drops the handler, which frees the key.
     async fn a_timeout_outside_the_layer_frees_the_key(world: World) {
         let desk = Desk::closed();
         let handler = desk.clone();
@@ -48,8 +48,8 @@ on_every_store! {
         is_released(&world.process().await, "k").await;
     }
 
-    /// The recipe of the crate documentation: middleware of one's own around `run`.
-    async fn middleware_with_run_locks_by_anything_asynchronous(world: World) {
+    /// The recipe of the crate documentation: custom middleware around `run`.
+    async fn middleware_around_run_can_await_its_key(world: World) {
         async fn one_at_a_time(
             State(client): State<LockClient>,
             request: AxumRequest,
@@ -79,7 +79,7 @@ on_every_store! {
         is_released(&world.process().await, "user:a").await;
     }
 
-    async fn hyper_without_axum(world: World) {
+    async fn hyper_works_without_axum(world: World) {
         let desk = Desk::closed();
         let handler = desk.clone();
         let inner = service_fn(move |request: Request<Incoming>| {
@@ -187,9 +187,8 @@ async fn other_methods_of_a_layered_route_are_under_the_lock_too() {
     guard.release().await.unwrap();
 }
 
-/// A rejection is a response for error types of one's own.
 #[tokio::test]
-async fn a_rejection_answers_for_a_handlers_own_lock() {
+async fn a_handler_can_return_the_rejection_of_its_own_lock() {
     async fn handler(State(client): State<LockClient>) -> Result<&'static str, LockRejection> {
         Ok(client.mutex("k").without_wait().run(async |_| "ordered").await?)
     }

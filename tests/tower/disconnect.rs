@@ -39,7 +39,7 @@ fn layer(
     .with_wait(Duration::from_secs(60))
 }
 
-/// A server that reports to `desk` when it has let a request go.
+/// A server that reports to `desk` when a request has left it.
 async fn serve<E: ExtractKey>(layer: LockLayer<E>, desk: &Desk) -> Server {
     let (handler, outside) = (desk.clone(), desk.clone());
     let app = Router::new()
@@ -57,8 +57,8 @@ async fn serve<E: ExtractKey>(layer: LockLayer<E>, desk: &Desk) -> Server {
 }
 
 on_every_store! {
-    /// Sources: redisson#2714 and #4368, gears-rust#4237, llm-d-rl-time-slicing#80 (U2). A dropped acquire leaves
-    /// neither a key nor a place in line.
+    /// Sources: redisson#2714 and #4368, gears-rust#4237, llm-d-rl-time-slicing#80 (U2). A dropped
+    /// acquire leaves neither a key nor a place in the queue.
     async fn a_client_that_hangs_up_while_waiting_leaves_nothing(world: World) {
         let (desk, other) = (Desk::open(), world.process().await);
         let server = serve(layer(world.process().await, &desk), &desk).await;
@@ -74,7 +74,7 @@ on_every_store! {
         assert_eq!(desk.counts().entered, 0);
     }
 
-    /// A place in line that is given up is nobody's: the next in the same process gets the lock.
+    /// The next waiter in the same process gets the lock.
     async fn a_waiter_that_hangs_up_does_not_hold_up_the_next(world: World) {
         let (desk, other) = (Desk::open(), world.process().await);
         let server = serve(layer(world.process().await, &desk), &desk).await;
@@ -103,7 +103,7 @@ on_every_store! {
         assert_eq!((counts.inside, counts.finished), (0, 0), "the handler was dropped");
     }
 
-    /// Source: blnk#354 (P4), the other way round: what runs shielded is finished under its lock.
+    /// Source: blnk#354 (P4), the opposite case: a shielded handler finishes under its lock.
     async fn a_shielded_handler_finishes_without_its_client(world: World) {
         let (desk, other) = (Desk::closed(), world.process().await);
         let server = serve(layer(world.process().await, &desk).shield(), &desk).await;
@@ -151,7 +151,7 @@ on_every_store! {
     }
 }
 
-/// A slow upload is read under the lock; `max_hold` is what ends it, and the next request is served.
+/// A slow upload is read under the lock; `max_hold` ends it, and the next request is served.
 #[tokio::test]
 async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
     let mut experiment = Experiment::new(
@@ -201,7 +201,7 @@ async fn an_upload_that_never_ends_holds_the_key_for_max_hold_only() {
     experiment.finish();
 }
 
-/// Sources: redisson#7272, rueidis#1010. Dropped after each number of polls there is.
+/// Sources: redisson#7272, rueidis#1010. Dropped after every possible number of polls.
 #[tokio::test]
 async fn a_request_dropped_at_any_await_leaves_nothing() {
     let world = World::memory();
@@ -261,7 +261,7 @@ fn a_shielded_task_that_the_runtime_ends_is_503() {
     let response = other.block_on(soon(call)).unwrap();
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(response.extensions().get::<LockRejection>().is_some());
-    // Nobody knows how much of the work was done.
+    // How much of the work was done is unknown.
     assert!(!response.headers().contains_key("retry-after"));
 }
 
@@ -280,7 +280,7 @@ async fn a_shielded_handler_runs_in_the_span_of_its_request() {
 }
 
 #[test]
-fn outside_a_runtime_it_is_an_answer_and_not_a_panic() {
+fn a_request_outside_a_runtime_is_500_and_does_not_panic() {
     let client = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap()

@@ -41,7 +41,7 @@ on_every_store! {
 
     /// Source: Truxify#4696 and others (U19). The lock must be free when the client has its answer.
     async fn a_request_sent_the_instant_the_first_is_answered_is_not_refused(world: World) {
-        // Two processes: nothing but the store tells the second that the first has released.
+        // Two processes: the second learns of the release from the store only.
         let mut servers = Vec::new();
         for _ in 0..2 {
             let layer = LockLayer::from_fn(world.process().await, |_| Some("user:7"));
@@ -54,7 +54,7 @@ on_every_store! {
         }
     }
 
-    async fn a_panic_releases_and_goes_on(world: World) {
+    async fn a_panic_releases_the_lock_and_propagates(world: World) {
         let service = service_fn(async |_: Request<String>| -> Result<Response<String>, Infallible> {
             tokio::task::yield_now().await;
             panic!("the handler's own")
@@ -68,7 +68,7 @@ on_every_store! {
         }
     }
 
-    async fn an_error_of_the_inner_service_comes_through_unchanged(world: World) {
+    async fn an_error_of_the_inner_service_is_passed_on_unchanged(world: World) {
         #[derive(Debug, PartialEq)]
         struct OwnError(u32); // not even an `Error`
 
@@ -78,7 +78,7 @@ on_every_store! {
             let error = layer.layer(service).oneshot(request("/")).await.unwrap_err();
             assert_eq!(error, OwnError(7));
             let other = world.process().await;
-            assert!(other.mutex("k").try_lock().await.unwrap().is_some(), "released before the error came out");
+            assert!(other.mutex("k").try_lock().await.unwrap().is_some(), "released before the error was returned");
         }
     }
 
@@ -112,7 +112,7 @@ on_every_store! {
     }
 }
 
-/// The other way to lose a lock: the store forgets it, and the next renewal finds out.
+/// The other way to lose a lock: the store forgets it, and the next renewal finds that out.
 #[tokio::test]
 async fn a_lock_that_the_store_forgot_is_503() {
     let store = MemoryStore::new();
@@ -131,7 +131,8 @@ async fn a_lock_that_the_store_forgot_is_503() {
     assert_eq!(desk.counts().finished, 0);
 }
 
-/// Sources: node-redlock#369 F7, lago-api#3413 (U8, P5). The work is done; a failed release does not undo it.
+/// Sources: node-redlock#369 F7, lago-api#3413 (U8, P5). The work is done; a failed release does
+/// not undo it.
 #[tokio::test]
 async fn a_failed_release_never_replaces_the_response() {
     let client = BrokenStore::DownAtRelease(MemoryStore::new()).client();
@@ -144,7 +145,7 @@ async fn a_failed_release_never_replaces_the_response() {
 }
 
 #[tokio::test]
-async fn run_on_the_same_key_inside_the_layer_enters_again() {
+async fn run_on_the_same_key_inside_the_layer_is_reentrant() {
     let client = World::memory().process().await;
     let inner = client.clone();
     let handler = async move || inner.mutex("k").run(async |_| "both").await.unwrap();
@@ -156,7 +157,7 @@ async fn run_on_the_same_key_inside_the_layer_enters_again() {
 }
 
 #[tokio::test]
-async fn two_layers_with_one_key_are_told_instead_of_hanging() {
+async fn two_layers_with_one_key_are_500_instead_of_hanging() {
     let client = World::memory().process().await;
     let layer = LockLayer::from_fn(client, |_| Some("k")).with_wait(Duration::from_secs(60));
     let app = Router::new()
@@ -167,14 +168,15 @@ async fn two_layers_with_one_key_are_told_instead_of_hanging() {
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-/// Source: tower's own contract for clones (U18). Only the service that was ready may be called.
+/// Source: tower's contract for clones (U18). A clone of a ready service is not ready; the fault is
+/// to call it all the same.
 #[tokio::test]
-async fn a_service_that_panics_if_called_unready_is_fine() {
+async fn the_inner_service_is_never_called_unready() {
     #[derive(Default)]
     struct Strict {
         is_ready: bool,
     }
-    // A clone has to be asked again.
+    // A clone has to be polled again.
     impl Clone for Strict {
         fn clone(&self) -> Self {
             Self::default()
@@ -232,7 +234,7 @@ async fn path_and_extension_extractors_work_behind_the_layer() {
     assert_eq!(text(response).await, "ann 7 two of it");
 }
 
-/// Whatever an inner body is, an empty one of ours can be made.
+/// Also if the inner body has no default.
 #[test]
 fn lock_body_has_a_default_for_every_body() {
     struct NoDefault;
@@ -243,7 +245,7 @@ fn lock_body_has_a_default_for_every_body() {
 }
 
 #[test]
-fn layer_service_and_future_have_the_auto_traits_that_servers_ask_for() {
+fn layer_service_and_future_have_the_auto_traits_that_servers_require() {
     fn layer<T: Clone + Send + Sync + fmt::Debug + 'static>() {}
     fn future<T: Send + Unpin + 'static>() {}
     fn body<T: Send + 'static>() {}

@@ -55,9 +55,10 @@ async fn a_missing_header_is_400_unless_unkeyed_requests_are_allowed() {
     assert_eq!(store.claims(), 1);
 }
 
-/// Sources: baukit-http and api-bones (1 to 255 printable ASCII), and the warning of `tower_governor` on headers.
+/// Sources: baukit-http and api-bones (1 to 255 printable ASCII), and the warning of
+/// `tower_governor` on headers.
 #[tokio::test]
-async fn a_header_that_must_not_be_a_key_is_400_even_where_unkeyed_is_allowed() {
+async fn an_unusable_header_is_400_even_if_unkeyed_requests_are_allowed() {
     let mut experiment = Experiment::new(
         37,
         "400, and the store is not asked",
@@ -85,7 +86,7 @@ async fn a_header_that_must_not_be_a_key_is_400_even_where_unkeyed_is_allowed() 
         assert_eq!(status, StatusCode::BAD_REQUEST, "{fault}: {body}");
         experiment.saw("requests refused", 1);
     }
-    assert_eq!(store.claims(), 0, "the store never heard of them");
+    assert_eq!(store.claims(), 0, "no claim reached the store");
 
     let (status, _) = echo(&layer).oneshot(with_headers(&[&longest])).await.unwrap();
     assert_eq!(status, StatusCode::OK);
@@ -162,7 +163,7 @@ async fn control_bytes_and_huge_headers_on_the_wire_never_reach_the_handler() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_header_name_and_an_empty_prefix_are_500() {
+async fn an_invalid_header_name_and_an_empty_prefix_are_500() {
     let client = World::memory().process().await;
     for extractor in [HeaderKey::new("order", "no header\n"), HeaderKey::new("", "x-order")] {
         let layer = LockLayer::new(client.clone(), extractor).allow_unkeyed();
@@ -192,7 +193,7 @@ async fn an_extension_is_the_key_and_a_missing_or_empty_one_is_400() {
 }
 
 #[tokio::test]
-async fn a_closure_that_finds_nothing_or_a_bad_key_is_400() {
+async fn a_closure_that_returns_none_or_a_bad_key_is_400() {
     let client = World::memory().process().await;
     let nothing = LockLayer::from_fn(client.clone(), |_| None::<&str>);
     assert_eq!(echo(&nothing).oneshot(request("/")).await.unwrap().0, StatusCode::BAD_REQUEST);
@@ -283,7 +284,7 @@ struct Shop {
 }
 
 #[tokio::test]
-async fn anything_that_a_handler_could_take_can_be_the_key() {
+async fn any_axum_extractor_can_supply_the_key() {
     async fn handler(
         State(shop): State<Shop>,
         Path((user, id)): Path<(String, u64)>,

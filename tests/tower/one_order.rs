@@ -21,7 +21,7 @@ use super::support::{Desk, Server, World, on_every_store, post as send_post};
 #[derive(Clone, Debug, Eq, Hash, KeyPart, PartialEq)]
 struct User(String);
 
-/// What the servers share: orders per user, looked up and written in two steps with a pause in between.
+/// What the servers share: orders per user, read and written in two steps with a pause in between.
 #[derive(Clone, Default)]
 struct Orders(Arc<Mutex<HashMap<User, usize>>>);
 
@@ -42,7 +42,7 @@ impl Orders {
     }
 }
 
-/// Lets in whoever has the right secret, and says who they are.
+/// Admits a request with the right secret, and adds its user as an extension.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let Some(user) = who(request.headers()) else {
         return StatusCode::UNAUTHORIZED.into_response();
@@ -92,12 +92,12 @@ on_every_store! {
         assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 1);
         assert!(statuses.iter().all(|status| [201, 409, 410].contains(status)), "{statuses:?}");
         assert_eq!(orders.of(&User("ann".into())), 1);
-        // Sent the instant the last was answered: not refused by a stale lock.
+        // Sent as soon as the last is answered: no stale lock refuses it.
         assert_eq!(order(&servers[0], &user).await, 410);
         assert_eq!(order(&servers[1], &user).await, 410);
     }
 
-    /// Sources: as above, and Truxify#4696. Those who queue see that it is done.
+    /// Sources: as above, and Truxify#4696. The queued requests see that the order exists.
     async fn a_hundred_clicks_that_queue_make_one_order(world: World) {
         let orders = Orders::default();
         let wait = Some(Duration::from_secs(20));
@@ -109,7 +109,8 @@ on_every_store! {
         assert_eq!(orders.of(&User("ann".into())), 1);
     }
 
-    /// Sources: status-list-server#216 and #540 (U19). A forged id is refused before it can touch the victim's key.
+    /// Sources: status-list-server#216 and #540 (U19). A forged id is refused before it can touch
+    /// the victim's key.
     async fn a_forged_id_does_not_touch_the_victims_key_with_authentication_outside(world: World) {
         let mut experiment = Experiment::new(37, "the victim is not held up", "spoofed keys", &["forged requests"]);
         let orders = Orders::default();
@@ -134,7 +135,7 @@ on_every_store! {
         experiment.finish();
     }
 
-    /// The same the wrong way round, to show why the order matters: here the forger holds the victim's key.
+    /// The reverse order, to show why it matters: here the forger holds the victim's key.
     async fn a_forged_id_holds_the_victims_key_with_authentication_inside(world: World) {
         let desk = Desk::closed();
         let slow_check = desk.clone();

@@ -13,9 +13,9 @@ use tower::ServiceExt as _;
 use super::support::{Desk, Server, is_released, open, request};
 
 const KEY: &str = "k";
-/// What a store may take over one command, and so the limit of a request that does not wait.
+/// The time limit of one command, and so of a request that does not wait.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// The bound that the source gives to lateness.
+/// How late a response may be, by the source.
 const LATE: Duration = Duration::from_millis(50);
 /// On top, for a machine that runs many tests at once.
 const BUSY_MACHINE: Duration = Duration::from_millis(200);
@@ -57,7 +57,7 @@ const WAITS: [Option<Duration>; 3] =
 
 /// Sources: redisson#2801, #543, #5002 (R25).
 #[tokio::test]
-async fn a_redis_that_was_killed_is_503_within_the_wait() {
+async fn a_killed_redis_is_503_within_the_wait() {
     let mut server = RedisServer::start();
     let client = process(&server).await;
     server.kill();
@@ -66,9 +66,10 @@ async fn a_redis_that_was_killed_is_503_within_the_wait() {
     }
 }
 
-/// Sources: redisson#2801, #543, #5002 (R25). It accepts, and answers long after anybody wants to know.
+/// Sources: redisson#2801, #543, #5002 (R25). The server accepts the claims, and executes them long
+/// after the clients gave up.
 #[tokio::test]
-async fn a_redis_that_hangs_is_503_within_the_wait_and_leaves_no_key() {
+async fn a_hung_redis_is_503_within_the_wait_and_leaves_no_key() {
     let server = RedisServer::start();
     let (client, other) = (process(&server).await, process(&server).await);
     server.pause();
@@ -79,7 +80,8 @@ async fn a_redis_that_hangs_is_503_within_the_wait_and_leaves_no_key() {
     is_released(&other, KEY).await;
 }
 
-/// Source: gears-rust#4237 (U2). The claim is under way when the client hangs up, and takes effect afterwards.
+/// Source: gears-rust#4237 (U2). The claim is in flight when the client hangs up, and takes effect
+/// afterwards.
 #[tokio::test]
 async fn a_client_that_hangs_up_on_a_frozen_redis_leaves_no_key() {
     let server = RedisServer::start();

@@ -21,7 +21,7 @@ use super::support::{
 
 type Service = BoxCloneSyncService<Request<String>, StatusCode, Infallible>;
 
-/// A service whose key is the path, which reports to `desk` when it has one.
+/// A layer whose key is the path, and which reports each extraction to `desk`.
 fn by_path(
     desk: &Desk,
     client: lock_core::LockClient,
@@ -51,8 +51,9 @@ fn work(
 }
 
 on_every_store! {
-    /// Source: axum#2582 (U18). `MethodRouter::layer` makes a service per method and clones it per request.
-    async fn fifty_posts_with_one_key_come_one_at_a_time(world: World) {
+    /// Source: axum#2582 (U18). `MethodRouter::layer` makes a service per method and clones it per
+    /// request.
+    async fn fifty_posts_with_one_key_are_handled_one_at_a_time(world: World) {
         let desk = Desk::open();
         let handler = desk.clone();
         let layer = by_path(&desk, world.process().await).with_wait(Duration::from_secs(20));
@@ -67,9 +68,9 @@ on_every_store! {
         assert_eq!((counts.finished, counts.most), (50, 1));
     }
 
-    /// Sources: tower#547, tower-resilience#286 (U18). Those who wait for a key must not sit on the permits that
-    /// requests for other keys need.
-    async fn waiters_on_a_hot_key_leave_a_concurrency_limit_to_others(world: World) {
+    /// Sources: tower#547, tower-resilience#286 (U18). A request that waits for its key must not
+    /// hold a permit that requests for other keys need.
+    async fn waiters_for_a_hot_key_hold_no_permit_of_a_concurrency_limit(world: World) {
         let desk = Desk::open();
         let service = by_path(&desk, world.process().await)
             .with_wait(Duration::from_secs(20))
@@ -129,7 +130,7 @@ on_every_store! {
         for waiting in waiting {
             assert_eq!(soon(waiting).await.unwrap().unwrap().status(), StatusCode::OK);
         }
-        // Nobody's place was lost on the way.
+        // Every place was given back.
         for path in ["/a", "/a", "/b", "/c"] {
             let response = services[1].clone().oneshot(request(path)).await.unwrap();
             assert_eq!(response.status(), StatusCode::OK);
@@ -182,9 +183,9 @@ async fn over_the_bound_the_store_is_not_touched() {
     experiment.finish();
 }
 
-/// A holder is not a waiter: with one place, one waits while one is handled.
+/// With one place, one request waits while another is handled.
 #[tokio::test]
-async fn a_request_that_has_its_lock_takes_no_place() {
+async fn a_request_that_holds_its_lock_takes_no_place() {
     let desk = Desk::closed();
     let layer = by_path(&desk, World::memory().process().await)
         .with_wait(Duration::from_secs(20))

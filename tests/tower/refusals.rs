@@ -1,4 +1,4 @@
-//! What a refused request is told, and that its handler does not run.
+//! The responses to refused requests, and that their handlers do not run.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn grpc_request(content_type: &str) -> Request<String> {
     Request::post("/orders/7").header("content-type", content_type).body(String::new()).unwrap()
 }
 
-/// It is refused with this status, in an answer that no cache may give to anybody else.
+/// The response has this status, and no cache may give it to another client.
 fn check<B>(response: &http::Response<B>, status: StatusCode) {
     assert_eq!(response.status(), status);
     let caching: Vec<_> = response.headers().get_all("cache-control").iter().collect();
@@ -62,7 +62,7 @@ on_every_store! {
         assert_eq!(response.status(), StatusCode::OK);
     }
 
-    /// Source: redis-py#621. A wait that runs out must not run the body (P6).
+    /// Source: redis-py#621. When the wait ends without the lock, the body must not run (P6).
     async fn a_wait_that_runs_out_never_starts_the_handler(world: World) {
         let desk = Desk::open();
         let layer = by_path(world.process().await).with_wait(Duration::from_millis(150));
@@ -96,7 +96,7 @@ on_every_store! {
     }
 }
 
-/// Sources: redisson#2801, #543, #5002. "The store is down" is not "somebody else has it" (R25).
+/// Sources: redisson#2801, #543, #5002. "The store is down" is not "the key is taken" (R25).
 #[tokio::test]
 async fn a_store_that_is_down_is_503_within_the_wait_and_never_busy() {
     for store in [BrokenStore::Down, BrokenStore::Silent] {
@@ -136,7 +136,7 @@ async fn a_drained_client_is_503() {
 }
 
 #[tokio::test]
-async fn options_that_cannot_be_used_are_500_and_touch_nothing() {
+async fn invalid_options_are_500_and_the_store_is_not_touched() {
     let store = CountingStore::default();
     let desk = Desk::open();
     let options = [
@@ -155,9 +155,10 @@ async fn options_that_cannot_be_used_are_500_and_touch_nothing() {
     assert_eq!((store.claims(), desk.counts().entered), (0, 0));
 }
 
-/// Those that no other test here meets: no key, too many who wait, a lock that was lost.
+/// The refusals that no other test here meets: no key, too many waiters, a lost lock. The fault: a
+/// cache keeps a refusal and gives it to other clients.
 #[tokio::test]
-async fn a_cache_may_keep_a_refusal() {
+async fn no_refusal_may_be_cached() {
     let layer = LockLayer::new(World::memory().process().await, HeaderKey::new("order", "x-order"));
     let full = layer.clone().max_waiters(0);
     let brief = LockOptions::new().with_max_hold(Duration::from_millis(100));
@@ -176,7 +177,7 @@ async fn a_cache_may_keep_a_refusal() {
 }
 
 #[tokio::test]
-async fn options_leave_the_layer_without_a_wait() {
+async fn other_options_leave_the_layer_without_a_wait() {
     let world = World::memory();
     let layer = by_path(world.process().await)
         .with_options(LockOptions::new().with_ttl(Duration::from_secs(30)));

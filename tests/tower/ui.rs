@@ -1,4 +1,5 @@
-//! What the compiler says about the commonest mistakes with the layer. Each file is named after one.
+//! What the compiler says about the most common mistakes with the layer. Each file is named after
+//! one.
 
 #[test]
 fn mistakes_are_explained_where_they_are_made() {

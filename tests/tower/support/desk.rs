@@ -1,4 +1,4 @@
-//! A handler that says where it is and can be held up.
+//! A handler that counts its requests and can hold them up.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::soon;
 /// How many requests got how far.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counts {
-    /// Had their key extracted, so are at the lock or past it.
+    /// Had their key extracted, so wait for the lock or have it.
     pub(crate) asked: usize,
     /// Are or were in the handler.
     pub(crate) entered: usize,
@@ -19,11 +19,11 @@ pub(crate) struct Counts {
     pub(crate) most: usize,
     /// Came out of the handler with its result.
     pub(crate) finished: usize,
-    /// Left the server, with or without an answer.
+    /// Left the server, with or without a response.
     pub(crate) gone: usize,
 }
 
-/// A clone is the same desk.
+/// A clone shares the counts and the door.
 #[derive(Clone)]
 pub(crate) struct Desk {
     counts: watch::Sender<Counts>,
@@ -61,7 +61,7 @@ impl Desk {
             counts.most = counts.most.max(counts.inside);
         });
         let inside = Leave(self, |counts| counts.inside -= 1);
-        // The chance for others to come in, if nothing keeps them out.
+        // Lets other requests enter, if no lock prevents it.
         tokio::task::yield_now().await;
         self.door.acquire().await.unwrap().forget();
         self.counts.send_modify(|counts| counts.finished += 1);

@@ -1,4 +1,5 @@
-//! A server on a free port, and requests written by hand, so that they can be malformed or abandoned.
+//! A server on a free port, and requests written by hand, so that they can be malformed or
+//! abandoned.
 
 use std::net::SocketAddr;
 

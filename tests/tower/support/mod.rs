@@ -1,4 +1,5 @@
-//! What the tests stand on: stores, a server, a client that speaks raw HTTP, and a handler that can be held up.
+//! What the tests share: stores, a server, a client that speaks raw HTTP, and a handler that can be
+//! held up.
 
 mod desk;
 mod http;

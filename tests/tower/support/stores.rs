@@ -13,7 +13,7 @@ use lock_core::store::{
 use lock_core::{Error, LockClient, LockOptions};
 use lock_testkit::RedisServer;
 
-/// A store that several processes share; each client stands for one of them.
+/// A store that several processes share; each client plays one of them.
 pub(crate) enum World {
     Memory(MemoryStore),
     Redis(RedisServer),
@@ -36,7 +36,7 @@ impl World {
     }
 }
 
-/// The ttl is far beyond the bound of any wait here: what becomes free was released.
+/// The ttl is far beyond the bound of any wait here: a key that becomes free was released.
 fn client(store: impl Store) -> LockClient {
     let options = LockOptions::new().with_ttl(Duration::from_secs(60));
     LockClient::builder(store).with_namespace("test").with_defaults(options).build().unwrap()
@@ -65,7 +65,7 @@ macro_rules! on_every_store {
 }
 pub(crate) use on_every_store;
 
-/// Counts what is asked of it.
+/// Counts its claims.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountingStore {
     store: MemoryStore,
