@@ -63,6 +63,7 @@ lint:
 	done
 	$(CARGO) clippy --package lock-tower --no-default-features -- --deny warnings
 	$(CARGO) clippy --package lock-tower --no-default-features --features axum -- --deny warnings
+	$(CARGO) test --package lock-tests --test architecture
 
 doc:
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --workspace --no-deps --all-features

@@ -1,0 +1,525 @@
+//! The import graph of a crate: which file names items of which other file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use quote::ToTokens as _;
+use syn::{Attribute, Item, ItemUse, UseTree, Visibility};
+
+/// From a file to the files whose items it names, each with one of the paths that name them.
+pub(crate) type Graph = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Reads a source file; tests supply sources from memory.
+pub(crate) type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
+
+#[derive(Default)]
+struct Module {
+    file: PathBuf,
+    parent: Option<usize>,
+    children: BTreeMap<String, usize>,
+    items: BTreeSet<String>,
+    /// Names that `use` brings in, with their paths.
+    imports: Vec<(String, Vec<String>)>,
+    globs: Vec<Vec<String>>,
+    /// Paths that the code of this module names.
+    paths: BTreeSet<Vec<String>>,
+    /// Re-exports: they count only if the code mentions their name.
+    exports: Vec<(String, Vec<String>)>,
+    idents: BTreeSet<String>,
+}
+
+struct Krate<'a> {
+    read: Read<'a>,
+    modules: Vec<Module>,
+}
+
+/// Adds the arrows of the crate whose root is `root` to `graph`.
+pub(crate) fn add_crate(
+    graph: &mut Graph,
+    root: &Path,
+    read: Read<'_>,
+    shown: fn(&Path) -> String,
+) {
+    let mut krate = Krate { read, modules: Vec::new() };
+    let folder = root.parent().map(Path::to_path_buf).unwrap_or_default();
+    krate.load(root, &folder, None);
+    for index in 0..krate.modules.len() {
+        let module = &krate.modules[index];
+        let from = shown(&module.file);
+        graph.entry(from.clone()).or_default();
+        let exports = module.exports.iter().filter(|(name, _)| module.idents.contains(name));
+        for path in module.paths.iter().chain(exports.map(|(_, path)| path)) {
+            let Some(file) = krate.definition(index, path, &mut BTreeSet::new()) else { continue };
+            let to = shown(&krate.modules[file].file);
+            if to != from {
+                let arrows = graph.entry(from.clone()).or_default();
+                arrows.entry(to).or_insert_with(|| path.join("::"));
+            }
+        }
+    }
+}
+
+impl Krate<'_> {
+    fn load(&mut self, file: &Path, folder: &Path, parent: Option<usize>) -> usize {
+        let source = (self.read)(file).unwrap_or_else(|| panic!("cannot read {}", file.display()));
+        let syntax = syn::parse_file(&source)
+            .unwrap_or_else(|error| panic!("cannot parse {}: {error}", file.display()));
+        self.module(file, folder, parent, &syntax.items)
+    }
+
+    /// `folder` is where files of child modules are.
+    fn module(
+        &mut self,
+        file: &Path,
+        folder: &Path,
+        parent: Option<usize>,
+        items: &[Item],
+    ) -> usize {
+        let index = self.modules.len();
+        self.modules.push(Module { file: file.to_path_buf(), parent, ..Module::default() });
+        for item in items {
+            self.item(index, file, folder, item);
+        }
+        index
+    }
+
+    fn item(&mut self, index: usize, file: &Path, folder: &Path, item: &Item) {
+        if let Item::Mod(module) = item {
+            if is_test(&module.attrs) {
+                return;
+            }
+            let name = module.ident.to_string();
+            let child = if let Some((_, items)) = &module.content {
+                self.module(file, &folder.join(&name), Some(index), items)
+            } else {
+                let (file, folder) = self.child_file(file, folder, &name, &module.attrs);
+                self.load(&file, &folder, Some(index))
+            };
+            self.modules[index].children.insert(name, child);
+            return;
+        }
+        let module = &mut self.modules[index];
+        if let Item::Use(declaration) = item {
+            if !is_test(&declaration.attrs) {
+                module.import(declaration);
+            }
+            return;
+        }
+        let tokens = item.to_token_stream();
+        if let Some(name) = named(item) {
+            module.items.insert(name);
+        } else if matches!(item, Item::Macro(_)) {
+            defined_in_macro(&tokens, &mut module.items);
+        }
+        module.code(tokens);
+    }
+
+    /// The file of `mod name;`, and the folder of its own children.
+    fn child_file(
+        &self,
+        file: &Path,
+        folder: &Path,
+        name: &str,
+        attrs: &[Attribute],
+    ) -> (PathBuf, PathBuf) {
+        if let Some(path) = attrs.iter().find_map(path_attribute) {
+            let child = normal(&file.parent().unwrap().join(path));
+            let folder = child.parent().unwrap().to_path_buf();
+            return (child, folder);
+        }
+        let own = folder.join(name);
+        let nested = own.join("mod.rs");
+        let child = folder.join(format!("{name}.rs"));
+        if (self.read)(&nested).is_some() { (nested, own) } else { (child, own) }
+    }
+
+    /// The module whose file defines what `path` names in the scope of `module`, if it is an item
+    /// of this crate. A path that ends at a module has no definition.
+    fn definition(
+        &self,
+        module: usize,
+        path: &[String],
+        seen: &mut BTreeSet<(usize, Vec<String>)>,
+    ) -> Option<usize> {
+        let (first, rest) = path.split_first()?;
+        let start = match first.as_str() {
+            "crate" => 0,
+            "self" => module,
+            "super" => self.modules[module].parent?,
+            _ => return self.named(module, path, seen),
+        };
+        if rest.is_empty() { None } else { self.inside(start, rest, seen) }
+    }
+
+    /// The same for a path that was found to go on inside `module`.
+    fn inside(
+        &self,
+        module: usize,
+        path: &[String],
+        seen: &mut BTreeSet<(usize, Vec<String>)>,
+    ) -> Option<usize> {
+        if path.first().is_some_and(|name| name == "super" || name == "self") {
+            return self.definition(module, path, seen);
+        }
+        // A name that only a macro makes (`#[macro_export]`, generated items) is taken to be here.
+        self.named(module, path, seen).or_else(|| {
+            let is_module = self.modules[module].children.contains_key(&path[0]);
+            (!is_module && !self.imports(module, &path[0])).then_some(module)
+        })
+    }
+
+    fn imports(&self, module: usize, name: &str) -> bool {
+        let module = &self.modules[module];
+        module.imports.iter().any(|(import, _)| import == name)
+    }
+
+    fn named(
+        &self,
+        module: usize,
+        path: &[String],
+        seen: &mut BTreeSet<(usize, Vec<String>)>,
+    ) -> Option<usize> {
+        // Modules that import each other's names by globs, or a crate of the name of its item.
+        if path.len() > 20 || !seen.insert((module, path.to_vec())) {
+            return None;
+        }
+        let (first, rest) = path.split_first()?;
+        let scope = &self.modules[module];
+        if !rest.is_empty()
+            && let Some(child) = scope.children.get(first)
+        {
+            return self.inside(*child, rest, seen);
+        }
+        if scope.items.contains(first) {
+            return Some(module);
+        }
+        if scope.children.contains_key(first) {
+            return None;
+        }
+        for (_, import) in scope.imports.iter().filter(|(name, _)| name == first) {
+            let whole: Vec<_> = import.iter().chain(rest).cloned().collect();
+            if let Some(found) = self.definition(module, &whole, seen) {
+                return Some(found);
+            }
+        }
+        for glob in &scope.globs {
+            let target = self.target_of_glob(module, glob, seen);
+            let found = target.and_then(|target| self.named(target, path, seen));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// The module that `use path::*` names.
+    fn target_of_glob(
+        &self,
+        module: usize,
+        path: &[String],
+        seen: &mut BTreeSet<(usize, Vec<String>)>,
+    ) -> Option<usize> {
+        let mut at = module;
+        for (position, segment) in path.iter().enumerate() {
+            at = match segment.as_str() {
+                "crate" => 0,
+                "self" => at,
+                "super" => self.modules[at].parent?,
+                name => match self.modules[at].children.get(name) {
+                    Some(child) => *child,
+                    // Variants of an enumeration, or another crate.
+                    None if position == 0 => return None,
+                    None => return self.named(at, &path[position..], seen).and(None),
+                },
+            };
+        }
+        Some(at)
+    }
+}
+
+impl Module {
+    fn import(&mut self, declaration: &ItemUse) {
+        if declaration.leading_colon.is_some() {
+            return;
+        }
+        let exported = !matches!(declaration.vis, Visibility::Inherited);
+        let mut leaves = Vec::new();
+        flatten(&declaration.tree, &mut Vec::new(), &mut leaves);
+        for (name, path) in leaves {
+            let Some(name) = name else {
+                self.globs.push(path);
+                continue;
+            };
+            self.imports.push((name.clone(), path.clone()));
+            if exported {
+                self.exports.push((name, path));
+            } else {
+                self.paths.insert(path);
+            }
+        }
+    }
+
+    /// Collects the paths and the `use` declarations inside an item.
+    fn code(&mut self, tokens: TokenStream) {
+        let trees: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut at = 0;
+        while at < trees.len() {
+            if is_test_attribute(&trees[at..]) {
+                at = end_of_item(&trees, at + 2);
+                continue;
+            }
+            match &trees[at] {
+                TokenTree::Group(group) => self.code(group.stream()),
+                TokenTree::Ident(ident) if ident == "use" => {
+                    let end = trees[at..].iter().position(|tree| is_punct(tree, ';'));
+                    let tokens = end.map(|end| trees[at..=at + end].iter().cloned().collect());
+                    if let Some(Ok(declaration)) = tokens.map(syn::parse2::<ItemUse>) {
+                        self.import(&declaration);
+                        at += end.unwrap_or(0);
+                    }
+                }
+                TokenTree::Ident(_) => {
+                    let (path, next) = path_at(&trees, at);
+                    let follows_colons = at >= 2 && is_colons(&trees[at - 2..]);
+                    self.idents.insert(path[0].clone());
+                    if path.len() > 1 && !follows_colons {
+                        self.paths.insert(path);
+                    }
+                    at = next;
+                    continue;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+}
+
+fn is_punct(tree: &TokenTree, punct: char) -> bool {
+    matches!(tree, TokenTree::Punct(found) if found.as_char() == punct)
+}
+
+fn is_colons(trees: &[TokenTree]) -> bool {
+    trees.len() >= 2 && is_punct(&trees[0], ':') && is_punct(&trees[1], ':')
+}
+
+/// The path `a::b::c` that begins at `at`, and where it ends.
+fn path_at(trees: &[TokenTree], mut at: usize) -> (Vec<String>, usize) {
+    let mut path = vec![trees[at].to_string()];
+    at += 1;
+    while is_colons(&trees[at.min(trees.len())..])
+        && let Some(TokenTree::Ident(ident)) = trees.get(at + 2)
+    {
+        path.push(ident.to_string());
+        at += 3;
+    }
+    (path, at)
+}
+
+/// `(name, path)` of each leaf of a `use` tree; a glob has no name.
+fn flatten(
+    tree: &UseTree,
+    prefix: &mut Vec<String>,
+    leaves: &mut Vec<(Option<String>, Vec<String>)>,
+) {
+    let mut leaf = |name: Option<String>, last: Option<String>| {
+        // `use a::{self}` names `a`.
+        let path: Vec<_> =
+            prefix.iter().cloned().chain(last.filter(|last| last != "self")).collect();
+        let name =
+            name.map(|name| if name == "self" { path.last().cloned().unwrap() } else { name });
+        leaves.push((name, path));
+    };
+    match tree {
+        UseTree::Name(name) => leaf(Some(name.ident.to_string()), Some(name.ident.to_string())),
+        UseTree::Rename(name) => leaf(Some(name.rename.to_string()), Some(name.ident.to_string())),
+        UseTree::Glob(_) => leaf(None, None),
+        UseTree::Path(path) => {
+            prefix.push(path.ident.to_string());
+            flatten(&path.tree, prefix, leaves);
+            prefix.pop();
+        }
+        UseTree::Group(group) => {
+            for tree in &group.items {
+                flatten(tree, prefix, leaves);
+            }
+        }
+    }
+}
+
+fn named(item: &Item) -> Option<String> {
+    let ident = match item {
+        Item::Const(item) => &item.ident,
+        Item::Enum(item) => &item.ident,
+        Item::Fn(item) => &item.sig.ident,
+        Item::Macro(item) => item.ident.as_ref()?,
+        Item::Static(item) => &item.ident,
+        Item::Struct(item) => &item.ident,
+        Item::Trait(item) => &item.ident,
+        Item::TraitAlias(item) => &item.ident,
+        Item::Type(item) => &item.ident,
+        Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(ident.to_string())
+}
+
+/// `pin_project! { struct Name { .. } }` defines `Name`.
+fn defined_in_macro(tokens: &TokenStream, items: &mut BTreeSet<String>) {
+    let mut after_keyword = false;
+    for tree in tokens.clone() {
+        match tree {
+            TokenTree::Group(group) => defined_in_macro(&group.stream(), items),
+            TokenTree::Ident(ident) => {
+                let text = ident.to_string();
+                if after_keyword {
+                    items.insert(text.clone());
+                }
+                let keywords = ["struct", "enum", "fn", "trait", "type", "const", "static"];
+                after_keyword = keywords.contains(&text.as_str());
+            }
+            _ => after_keyword = false,
+        }
+    }
+}
+
+/// Whether one of the attributes is `#[test]` or a `cfg` that only tests satisfy.
+fn is_test(attrs: &[Attribute]) -> bool {
+    attrs.iter().any(|attr| needs_test(attr.meta.to_token_stream()))
+}
+
+fn is_test_attribute(trees: &[TokenTree]) -> bool {
+    let [hash, TokenTree::Group(group), ..] = trees else { return false };
+    is_punct(hash, '#') && group.delimiter() == Delimiter::Bracket && needs_test(group.stream())
+}
+
+fn needs_test(attribute: TokenStream) -> bool {
+    fn mentions(tokens: TokenStream) -> bool {
+        let mut negated = false;
+        tokens.into_iter().any(|tree| match tree {
+            TokenTree::Ident(ident) => {
+                negated = ident == "not" || ident == "any";
+                ident == "test"
+            }
+            TokenTree::Group(group) => !negated && mentions(group.stream()),
+            _ => false,
+        })
+    }
+    let mut trees = attribute.into_iter();
+    match trees.next() {
+        Some(TokenTree::Ident(ident)) if ident == "cfg" => mentions(trees.collect()),
+        Some(TokenTree::Ident(ident)) => ident == "test" && trees.next().is_none(),
+        _ => false,
+    }
+}
+
+/// Where the item, field or arm that begins at `at` is over.
+fn end_of_item(trees: &[TokenTree], at: usize) -> usize {
+    let ends = |tree: &TokenTree| match tree {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        tree => is_punct(tree, ';') || is_punct(tree, ','),
+    };
+    let rest = trees.get(at..).unwrap_or_default();
+    rest.iter().position(ends).map_or(trees.len(), |end| at + end + 1)
+}
+
+fn path_attribute(attr: &Attribute) -> Option<String> {
+    let syn::Meta::NameValue(pair) = &attr.meta else { return None };
+    let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else {
+        return None;
+    };
+    pair.path.is_ident("path").then(|| text.value())
+}
+
+/// Without `..` components.
+fn normal(path: &Path) -> PathBuf {
+    let mut parts = PathBuf::new();
+    for part in path.components() {
+        if part.as_os_str() == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// The graph of a crate whose root is `lib.rs`, from sources in memory.
+#[cfg(test)]
+pub(crate) fn graph_of(sources: &[(&str, &str)]) -> Graph {
+    let read = |path: &Path| {
+        let found = sources.iter().find(|(name, _)| Path::new(name) == path);
+        found.map(|(_, source)| (*source).to_owned())
+    };
+    let mut graph = Graph::new();
+    add_crate(&mut graph, Path::new("lib.rs"), &read, |path| path.to_str().unwrap().to_owned());
+    graph
+}
+
+#[cfg(test)]
+mod tests {
+    use super::graph_of;
+
+    fn arrows(sources: &[(&str, &str)]) -> Vec<String> {
+        let graph = graph_of(sources);
+        let arrows =
+            graph.iter().flat_map(|(from, to)| to.keys().map(move |to| format!("{from} -> {to}")));
+        arrows.collect()
+    }
+
+    #[test]
+    fn imports_paths_and_macro_calls_are_arrows() {
+        for code in [
+            "use crate::b::B;",
+            "use super::b::{self, B as Other};",
+            "fn f() -> crate::b::B { loop {} }",
+            "use crate::b; fn f() { b::make() }",
+            "fn f() { use crate::b::make; make() }",
+            "fn f() { println!(\"{}\", super::b::make()) }",
+            "macro_rules! m { () => { $crate::b::make() } }",
+            "use crate::*; fn f() { b::make() }",
+        ] {
+            let lib = "mod a; mod b;";
+            let b = "pub struct B; pub fn make() {}";
+            let found = arrows(&[("lib.rs", lib), ("a.rs", code), ("b.rs", b)]);
+            assert_eq!(found, ["a.rs -> b.rs"], "{code}");
+        }
+    }
+
+    #[test]
+    fn a_path_ends_at_the_file_that_defines_the_item() {
+        let found = arrows(&[
+            ("lib.rs", "mod a; mod store; pub use self::store::*;"),
+            ("a.rs", "use crate::Claim; use crate::store::Store;"),
+            ("store/mod.rs", "mod request; pub use self::request::Claim; pub trait Store {}"),
+            ("store/request.rs", "pin_project! { pub struct Claim { x: u8 } }"),
+        ]);
+        assert_eq!(found, ["a.rs -> store/mod.rs", "a.rs -> store/request.rs"]);
+    }
+
+    #[test]
+    fn declarations_signposts_modules_and_tests_are_no_arrows() {
+        let found = arrows(&[
+            ("lib.rs", "mod a; mod b; pub use self::b::B;"),
+            (
+                "a.rs",
+                "use crate::b; use std::fmt::Debug; #[cfg(all(test, x))] use crate::b::B; \
+                 #[cfg(test)] mod tests { use crate::b::B; } \
+                 impl A { #[cfg(test)] fn f() { crate::b::make() } } \
+                 #[test] fn t() { crate::b::make() } struct A;",
+            ),
+            ("b.rs", "pub struct B; pub fn make() {}"),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn a_re_export_that_the_file_itself_uses_is_an_arrow() {
+        let found = arrows(&[
+            ("lib.rs", "mod b; pub use self::b::B; fn f() -> B { loop {} }"),
+            ("b.rs", "pub struct B;"),
+        ]);
+        assert_eq!(found, ["lib.rs -> b.rs"]);
+    }
+}
