@@ -1,7 +1,9 @@
 //! Locks that are held until the response body is sent.
 
 use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,6 +18,7 @@ use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use lock_core::{LockClient, LockOptions};
 use lock_tower::{LockLayer, LockRejection};
 use tokio::sync::mpsc;
+use tower::util::ServiceFn;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use super::support::{
@@ -25,6 +28,8 @@ use super::support::{
 type Frames =
     Pin<Box<dyn futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send>>;
 type Sender = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
+
+type Answered<B> = Ready<Result<Response<B>, Infallible>>;
 
 /// A body whose frames come when the test sends them.
 fn channel() -> (Sender, StreamBody<Frames>) {
@@ -48,44 +53,14 @@ async fn call<B>(
 where
     B: http_body::Body + Send + 'static,
 {
-    let mut body = Some(body);
-    let inner = tower::util::BoxService::new(service_fn(move |_: Request<String>| {
-        std::future::ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
-    }));
     let layer = LockLayer::from_fn(client, |_| Some("k")).with_options(options).hold_for_body();
-    layer.layer(Once::new(inner)).oneshot(request("/")).await.unwrap()
+    layer.layer(once(body)).oneshot(request("/")).await.unwrap()
 }
 
-/// Makes a service that can be called once look like one that can be cloned.
-struct Once<S>(std::sync::Arc<std::sync::Mutex<S>>);
-
-impl<S> Clone for Once<S> {
-    fn clone(&self) -> Self {
-        Self(std::sync::Arc::clone(&self.0))
-    }
-}
-
-impl<S> Once<S> {
-    fn new(service: S) -> Self {
-        Self(std::sync::Arc::new(std::sync::Mutex::new(service)))
-    }
-}
-
-impl<S: tower::Service<R>, R> tower::Service<R> for Once<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(
-        &mut self,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Result<(), S::Error>> {
-        self.0.lock().unwrap().poll_ready(cx)
-    }
-
-    fn call(&mut self, request: R) -> S::Future {
-        self.0.lock().unwrap().call(request)
-    }
+/// A service that can be called once, and answers with this body.
+fn once<B: Send + 'static>(body: B) -> ServiceFn<impl Fn(Request<String>) -> Answered<B> + Clone> {
+    let body = Arc::new(Mutex::new(Some(body)));
+    service_fn(move |_| ready(Ok(Response::new(body.lock().unwrap().take().unwrap()))))
 }
 
 async fn is_held(client: &LockClient) -> bool {
@@ -230,12 +205,8 @@ on_every_store! {
 async fn without_hold_for_body_the_body_is_outside_the_lock() {
     let world = World::memory();
     let (_sender, body) = channel();
-    let mut body = Some(body);
-    let service = tower::util::BoxService::new(service_fn(move |_: Request<String>| {
-        std::future::ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
-    }));
     let layer = LockLayer::from_fn(world.process().await, |_| Some("k"));
-    let response = layer.layer(Once::new(service)).oneshot(request("/")).await.unwrap();
+    let response = layer.layer(once(body)).oneshot(request("/")).await.unwrap();
     assert!(!is_held(&world.process().await).await);
     assert!(!response.body().is_end_stream(), "yet to be sent");
 }

@@ -7,8 +7,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::Request as AxumRequest;
-use axum::middleware::{Next, from_fn};
 use axum::routing::post;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
@@ -41,19 +39,9 @@ fn layer(
 
 /// A server that reports to `desk` when a request has left it.
 async fn serve<E: ExtractKey>(layer: LockLayer<E>, desk: &Desk) -> Server {
-    let (handler, outside) = (desk.clone(), desk.clone());
-    let app = Router::new()
-        .route("/", post(async move || handler.work().await))
-        .route_layer(layer)
-        .route_layer(from_fn(move |request: AxumRequest, next: Next| {
-            let presence = outside.presence();
-            async move {
-                let response = next.run(request).await;
-                drop(presence);
-                response
-            }
-        }));
-    Server::start(app).await
+    let handler = desk.clone();
+    let app = Router::new().route("/", post(async move || handler.work().await)).route_layer(layer);
+    Server::start(desk.outside(app)).await
 }
 
 on_every_store! {

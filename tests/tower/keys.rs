@@ -1,7 +1,6 @@
 //! Where keys come from, and what is refused as a key.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
 
 use axum::extract::{Path, State};
 use axum::routing::post;
@@ -12,7 +11,7 @@ use lock_tower::{ExtensionKey, ExtractKey, HeaderKey, LockLayer, PartsKey, PathK
 use tower::util::BoxCloneSyncService;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-use lock_testkit::Experiment;
+use lock_testkit::{Experiment, LogCapture};
 
 use super::support::{CountingStore, Desk, Server, World, request, send, text};
 
@@ -240,36 +239,16 @@ async fn a_path_parameter_is_the_key() {
     );
 }
 
-/// A writer that a subscriber may own.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_path_key_on_a_route_without_the_parameter_is_a_logged_500() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber =
-        tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    let _default = tracing::subscriber::set_default(subscriber);
-
+    let log = LogCapture::start();
     let client = World::memory().process().await;
     let misplaced = || LockLayer::new(client.clone(), PathKey::new("order", "id")).allow_unkeyed();
     let on_another_route = Router::new().route("/orders", post(lease_key)).route_layer(misplaced());
     let (status, body) = ask(&on_another_route, "/orders").await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!body.contains("PathKey"), "the client need not know: {body}");
-    let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(logged.contains("ERROR") && logged.contains("PathKey"), "{logged}");
+    assert!(log.contains("ERROR", "PathKey"), "{}", log.text());
 
     // Around the whole router there are no parameters yet.
     let inner = Router::new().route("/orders/{id}", post(lease_key));

@@ -87,18 +87,8 @@ async fn a_client_that_hangs_up_on_a_frozen_redis_leaves_no_key() {
     let server = RedisServer::start();
     let (client, other) = (process(&server).await, process(&server).await);
     let desk = Desk::open();
-    let outside = desk.clone();
-    let app = app(client, Some(Duration::from_secs(20)), &desk).route_layer(
-        axum::middleware::from_fn(move |request, next: axum::middleware::Next| {
-            let presence = outside.presence();
-            async move {
-                let response = next.run(request).await;
-                drop(presence);
-                response
-            }
-        }),
-    );
-    let web = Server::start(app).await;
+    let app = app(client, Some(Duration::from_secs(20)), &desk);
+    let web = Server::start(desk.outside(app)).await;
     for n in 1..=3 {
         server.pause();
         let waiting = open(&web, "/").await;

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
 use tokio::sync::{Semaphore, watch};
 
 use super::soon;
@@ -68,9 +71,16 @@ impl Desk {
         drop(inside);
     }
 
-    /// To be kept for as long as the server has the request.
-    pub(crate) fn presence(&self) -> impl Drop + Send + use<> {
-        Gone(self.clone())
+    /// The application under a layer that counts the requests that have left it.
+    pub(crate) fn outside(&self, app: Router) -> Router {
+        let desk = self.clone();
+        app.route_layer(from_fn(move |request: Request, next: Next| {
+            let desk = desk.clone();
+            async move {
+                let _gone = Leave(&desk, |counts| counts.gone += 1);
+                next.run(request).await
+            }
+        }))
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -88,13 +98,5 @@ struct Leave<'a>(&'a Desk, fn(&mut Counts));
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
         self.0.counts.send_modify(self.1);
-    }
-}
-
-struct Gone(Desk);
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.0.counts.send_modify(|counts| counts.gone += 1);
     }
 }
