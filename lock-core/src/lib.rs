@@ -99,7 +99,7 @@
 //! second, which finds a grant whose message was lost. A place in the queue is lost by one who cannot be told at that moment,
 //! who does not enter in time, or who was paused for longer than its ticket lasts. Clients that only `SET .. NX PX` never queue;
 //! a lock that one of them holds is asked for every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes
-//! those who do, but [without fencing](LockOptions::without_fencing) anyone may take a lock that has just expired.
+//! those who do.
 //!
 //! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
 //! case); the deadline, the fence and the void time are this crate's additions.

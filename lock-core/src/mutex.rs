@@ -165,8 +165,7 @@ impl Mutex {
         acquire::lock(self.wish())
     }
 
-    /// Takes the lock if it is free: one round trip, and none if this process has it. (Without fencing, one more to a lock that
-    /// is taken: the plain `SET` does not say for how long.)
+    /// Takes the lock if it is free: one round trip, and none if this process has it.
     ///
     /// `None` means that another owner has it, or another task of this process: it does not take the lock from those who wait
     /// for it in line. A lock that a guard of this process gave back a moment ago counts as free: the release is sent first.

@@ -142,15 +142,13 @@ impl LockOptions {
         self
     }
 
-    /// Does without the number of the grant. A free lock is then taken by one plain `SET NX PX`, which costs a Redis server a
-    /// small part of the script that reads the clock and mints; where many are taken at the same time they share a call of that
-    /// script, and it makes no difference.
+    /// Does not number the grant. This saves something only on stores where a number costs a round trip of its own. On
+    /// Redis the script that grants the lock also mints the number, so an unfenced grant costs the same as a fenced one.
     ///
-    /// In return nothing can tell a holder that was paused past the end of its lease from the present one: use it where a
-    /// double run costs work and not data, or where a database constraint stands behind the lock. The lease's
-    /// [`FencingToken`](crate::FencingToken) is 0, which every check of this crate refuses. Exclusion and renewal are
-    /// the same, and so is the lock: holders with and without a number exclude each other. So is the order of service, but for
-    /// one case: a plain `SET` may take a lock that has just expired before those who queue for it.
+    /// Without a number, a resource cannot tell a holder that was paused past the end of its lease from the present one.
+    /// Use this where a double run costs work but no data, or where a database constraint guards the data as well. The
+    /// lease's [`FencingToken`](crate::FencingToken) is 0, which every check of this crate refuses. Exclusion, renewal and
+    /// the order of service are the same, and holders with and without a number exclude each other.
     #[must_use]
     pub const fn without_fencing(mut self) -> Self {
         self.fencing = Some(false);

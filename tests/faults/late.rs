@@ -40,48 +40,6 @@ async fn a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock() {
     eventually("it is released again", BOUND, || !server.has("lock:k")).await;
 }
 
-/// A plain `SET` takes a free lock whenever it arrives.
-#[tokio::test]
-async fn a_plain_claim_that_arrives_behind_its_release_keeps_the_lock() {
-    let server = RedisServer::start();
-    let proxy = Proxy::to(&server);
-    let client = patient(&proxy).await;
-    let gate = Gate::new();
-    let stray = proxy.rule(Op::Other, Action::Stray(gate.clone())).once();
-    let (claims, scripts) = (proxy.seen(Op::Acquire), server.script_calls());
-    let attempt = tokio::spawn(client.mutex("k").without_fencing().with_ttl(TTL).lock());
-    eventually("it is sent", BOUND, || stray.hits() == 1).await;
-    attempt.abort();
-    assert!(attempt.await.unwrap_err().is_cancelled());
-    assert_eq!(proxy.seen(Op::Acquire), claims, "it is no plain claim");
-    assert_eq!(proxy.close_all(), 1);
-    eventually("it is released", BOUND, || server.script_calls() > scripts).await;
-    let sets = server.calls("set");
-    gate.open();
-    eventually("it arrives and is granted", BOUND, || server.calls("set") == sets + 1).await;
-    eventually("it is released again", BOUND, || !server.has("lock:k")).await;
-}
-
-/// A plain claim that was executed, and not answered, is in the way of the next one: the script knows its own.
-#[tokio::test]
-async fn a_plain_claim_that_is_repeated_meets_itself() {
-    let server = RedisServer::start();
-    let proxy = Proxy::to(&server);
-    let client = patient(&proxy).await;
-    let cut_off = proxy.rule(Op::Other, Action::CloseAfter).once();
-    let claims = proxy.seen(Op::Acquire);
-    server.reset_calls();
-    let guard = client.mutex("k").without_fencing().with_ttl(TTL).lock().await.unwrap();
-    assert_eq!(cut_off.hits(), 1);
-    assert_eq!(proxy.seen(Op::Acquire), claims + 1);
-    assert_eq!(
-        server.calls("set"),
-        3,
-        "the plain claim, and what the script sets: the lock and the counter"
-    );
-    assert_eq!(guard.release().await.unwrap(), Released::InTime);
-}
-
 /// The server has forgotten the script, and the claim is cancelled before it says so. Its release is not sent again behind the
 /// text of the script.
 #[tokio::test]

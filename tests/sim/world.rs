@@ -53,15 +53,13 @@ const FAULTS_BEGIN: u64 = 3_000;
 /// Answers are lost from within this time on, when all clients are still at work.
 const ANSWERS_LOST: u64 = 500;
 const LONGEST_FAULT: u64 = 2_500;
-/// When the last fault is over, all turns end within this time, and what a claim without a deadline of its own may leave.
-const ALL_SERVED: Duration = Duration::from_secs(100);
+/// When the last fault is over, all turns end within this time.
+const ALL_SERVED: Duration = Duration::from_secs(70);
 /// And what was given up is released this soon.
 const SETTLED: Duration = Duration::from_secs(5);
 /// The loss of an answer may strike a release that comes long after: it is sent again, in vain if the connection is silent, and then
 /// on another one.
 const LOST_ANSWER: Duration = Duration::from_secs(3);
-/// If a claim had no deadline of its own, it may be on its way for half a minute.
-const SETTLED_PLAIN: Duration = Duration::from_secs(35);
 /// Drains begin within this time, and may take no longer than they were given and this.
 const DRAINS_BEGIN: u64 = 1_500;
 const SLACK: Duration = Duration::from_millis(60);
@@ -178,9 +176,7 @@ async fn serve(
             world.violation(format!("client {number}: a task ended by {error}"));
         }
     }
-    // A plain claim is not known to be void before that.
-    let limit = if world.plan.unfenced { SETTLED_PLAIN } else { SETTLED };
-    let limit = limit + LOST_ANSWER * u32::try_from(world.plan.lost_answers).unwrap();
+    let limit = SETTLED + LOST_ANSWER * u32::try_from(world.plan.lost_answers).unwrap();
     if timeout_at(Instant::now().max(world.calm) + limit, wait_idle(&client)).await.is_err() {
         world.violation(format!("client {number} does not settle: {:?}", ClientStats::of(&client)));
     } else if !ClientStats::of(&client).is_idle() {

@@ -32,8 +32,6 @@ const TTL: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(5);
 /// A lock that is held for more than 5 ms is not handed on in memory.
 const BRIEFLY: Duration = Duration::from_millis(1);
-/// For so long a plain claim may be under way.
-const LATE: Duration = Duration::from_secs(30);
 
 type Swept = Pin<Box<dyn Future<Output = ()> + Send>>;
 type MakeStore = Arc<dyn Fn() -> RedisStoreBuilder + Send + Sync>;
@@ -47,8 +45,6 @@ pub struct Operation {
     at_once: bool,
     /// Whether it goes on when it is dropped.
     goes_on: bool,
-    /// Whether it claims by a command that may arrive late, so that it is released again for a while if the connection broke.
-    may_come_late: bool,
 }
 
 enum How {
@@ -122,8 +118,7 @@ impl Operation {
             Self::claims("Mutex::lock without fencing", |ground| async move {
                 let mutex = ground.client.mutex(&ground.key).without_fencing();
                 drop(mutex.lock().await.unwrap());
-            })
-            .may_come_late(),
+            }),
             Self::claims("Mutex::try_lock", |ground| async move {
                 drop(ground.client.mutex(&ground.key).try_lock().await.unwrap());
             })
@@ -209,7 +204,7 @@ impl Operation {
     }
 
     fn new(name: &'static str, how: How) -> Self {
-        Self { name, how, at_once: false, goes_on: false, may_come_late: false }
+        Self { name, how, at_once: false, goes_on: false }
     }
 
     fn claims<F: Future<Output = ()> + Send + 'static>(
@@ -232,10 +227,6 @@ impl Operation {
 
     fn goes_on(self) -> Self {
         Self { goes_on: true, ..self }
-    }
-
-    fn may_come_late(self) -> Self {
-        Self { may_come_late: true, ..self }
     }
 
     /// With whom it is tried.
@@ -319,8 +310,7 @@ impl Trial<'_> {
         };
 
         let ended = cut(swept, polls, moment).await;
-        let broken = self.at_drop.filter(|_| !ended);
-        if let Some(break_connections) = broken {
+        if let Some(break_connections) = self.at_drop.filter(|_| !ended) {
             break_connections();
         }
         let vitals = || ClientStats::of(&client);
@@ -333,13 +323,7 @@ impl Trial<'_> {
             let done = timeout(self.bound, while_it_is_so(at_work)).await;
             assert!(done.is_ok(), "{case}: what goes on does not end: {:?}", vitals());
         }
-        let mut bound = self.bound;
-        if operation.may_come_late && broken.is_some() {
-            let done = timeout(bound, while_it_is_so(|| !(self.remains)().is_empty())).await;
-            assert!(done.is_ok(), "{case}: {:?}", (self.remains)());
-            bound += LATE;
-        }
-        let done = timeout(bound, wait_idle(&client)).await;
+        let done = timeout(self.bound, wait_idle(&client)).await;
         assert!(done.is_ok() && vitals().is_idle(), "{case}: {:?}", vitals());
         let remains = (self.remains)();
         assert!(remains.is_empty(), "{case}: {remains:?}");

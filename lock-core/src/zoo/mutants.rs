@@ -164,18 +164,6 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock",
     ),
     code(
-        "plain-claim-is-soon-over",
-        "a claim by plain `SET` is taken for over as soon as one by the script, and arrives later",
-        "faults",
-        "a_plain_claim_that_arrives_behind_its_release_keeps_the_lock",
-    ),
-    code(
-        "plain-claim-again",
-        "a claim by plain `SET` without an answer is repeated as such, and meets itself",
-        "faults",
-        "a_plain_claim_that_is_repeated_meets_itself",
-    ),
-    code(
         "cancelled-claim-is-sent",
         "a claim that was cancelled before its turn is sent behind its release",
         "faults",

@@ -377,7 +377,6 @@ impl Connection {
         if state.generation == generation {
             state.unanswered += 1;
             if state.unanswered >= UNANSWERED_LIMIT
-                && !mutant!("silent-connection-is-kept")
                 && let Some(live) = state.live.take()
             {
                 drop(state);

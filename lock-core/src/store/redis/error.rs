@@ -44,7 +44,6 @@ impl Fault {
     /// Whether the server does not have the script's text.
     pub(super) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
-            && !mutant!("forgotten-script")
     }
 
     /// Whether the name holds something that is not a lock, so certainly not the caller's.
@@ -74,7 +73,6 @@ impl Fault {
         match self {
             Self::Refused(error) => {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
-                    && !mutant!("refusals-are-retried")
             }
             Self::NotSent(error) => {
                 let source =
@@ -196,7 +194,6 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let undone = fault.is_undone();
         match fault {
-            Fault::Silent(_) if mutant!("timeout-is-busy") => Self::busy(std::time::Duration::ZERO),
             Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => error,
             Fault::Garbled => Self::plain(
                 crate::ErrorKind::Unknown,

@@ -134,12 +134,6 @@ impl Lane {
         self.owner.upgrade().map_or(Duration::ZERO, |owner| owner.request_timeout() * LONGEST_TURN)
     }
 
-    /// If nothing is under way: what is asked until this is dropped is collected.
-    pub(super) fn alone(self: &Arc<Self>) -> Option<UnderWay> {
-        let first = self.under_way.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Acquire);
-        first.is_ok().then(|| UnderWay(Arc::clone(self)))
-    }
-
     /// Sends what is collected, as long as it is polled.
     pub(super) async fn drive(self: Arc<Self>) {
         let _closing = Closing(&self);
@@ -174,9 +168,7 @@ impl Lane {
         let mut answers = self.call(&batch, By::Digest, None).await;
         if answers.as_ref().is_err_and(Fault::is_unknown_script) {
             // The release of one who is gone may be ahead of us by now, and would not be repeated for this.
-            batch.retain(|item| {
-                !item.answer.is_closed() || mutant!("cancelled-claim-is-sent-again")
-            });
+            batch.retain(|item| !item.answer.is_closed());
             answers = self.call(&batch, By::Text, None).await;
         }
         match answers {
@@ -326,7 +318,7 @@ fn take_alike(items: &mut VecDeque<Item>, most: usize) -> Option<Vec<Item>> {
     let mut passed = Vec::new();
     while batch.len() < most && passed.len() < SEARCH {
         let Some(item) = items.pop_front() else { break };
-        if item.answer.is_closed() && !mutant!("cancelled-claim-is-sent") {
+        if item.answer.is_closed() {
             continue;
         }
         match batch.first() {

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{Cmd, Value};
+use redis::Value;
 
 use self::ask::{Ask, Claimed, Place};
 pub use self::builder::RedisStoreBuilder;
-use self::connection::{Connection, Live};
+use self::connection::Connection;
 #[cfg(feature = "test-util")]
 pub use self::connector::{Connector, Socket};
 use self::contended::Contended;
@@ -40,7 +40,6 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 use crate::random;
-use crate::store::Token;
 use crate::time::Instant;
 
 /// Leases on one Redis server: tested on 7.0, and in need of 6.2.
@@ -73,8 +72,6 @@ pub struct RedisStore {
     contended: Contended,
 }
 
-/// A claim by plain `SET` has no time after which it is void. By then it has arrived, or never will.
-const PLAIN_CLAIM_IN_FLIGHT: Duration = Duration::from_secs(30);
 /// How often a token is released again while a claim of it may be under way.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -109,11 +106,6 @@ impl RedisStore {
         until: Option<Instant>,
     ) -> Result<Claimed, Fault> {
         match self.claim_once(claim, place, until).await {
-            #[cfg(lock_zoo)]
-            Err(Fault::Broken(_)) if mutant!("retry-with-a-new-token") => {
-                let token = Token::fresh().map_err(Fault::NotSent)?;
-                self.claim_once(&Claim { token, ..claim.clone() }, None, until).await
-            }
             // What became of the first one is in the token's trace.
             Err(Fault::Broken(_)) => self.claim_once(claim, place, until).await,
             answer => answer,
@@ -130,15 +122,6 @@ impl RedisStore {
         let live = connection.live(until).await?;
         let sent = Instant::now();
         let sent_us = connection.clock().latest_at(sent);
-        // With others, it is cheaper by the script. That tells, too, for how long a lock is taken.
-        if !claim.fencing
-            && place.is_none()
-            && (!connection.traces().has(claim.token) || mutant!("plain-claim-again"))
-            && let Some(_alone) = live.lane.alone()
-            && let Some(granted) = self.claim_plainly(claim, &live, sent_us, until).await?
-        {
-            return Ok(granted);
-        }
         // Not what is left of the caller's wait: a claim that is late by a hair shall be granted or refused, not void. Nor shall
         // one that stands behind many others.
         let good_for = connection.request_timeout() + live.lane.longest_turn();
@@ -158,64 +141,13 @@ impl RedisStore {
         let answer = connection.ask(&live, ask, until).await;
         let claimed = answer.and_then(|answer| ask::claimed(&answer));
         flight.ended(&claimed);
-        #[cfg(lock_zoo)]
-        if is_mistaken_for_a_grant(&claimed) {
-            return Ok(Claimed::Granted { us: sent_us, fence: sent_us });
-        }
         let claimed = claimed?;
-        #[cfg(lock_zoo)]
-        let claimed = self.number_apart(&live, claim, claimed).await;
         let (Claimed::Granted { us, .. }
         | Claimed::Queued { us, .. }
         | Claimed::Busy { us, .. }
         | Claimed::Void { us }) = claimed;
         connection.clock().saw(us, sent);
         Ok(claimed)
-    }
-
-    /// The mutant that numbers a grant by a command of its own.
-    #[cfg(lock_zoo)]
-    async fn number_apart(&self, live: &Live, claim: &Claim, claimed: Claimed) -> Claimed {
-        let Claimed::Granted { us, .. } = claimed else { return claimed };
-        if !mutant!("fence-by-a-second-command") {
-            return claimed;
-        }
-        let (mut incr, mut counter) = (redis::cmd("INCR"), String::new());
-        incr.arg(keys::counter(claim.name.namespace(), &mut counter));
-        match self.connection.send(live, &incr, None).await {
-            Ok(Value::Int(fence)) => Claimed::Granted { us, fence: fence.unsigned_abs() },
-            other => panic!("INCR: {other:?}"),
-        }
-    }
-
-    /// Claims without a number: one plain command. `None` if the lock is taken.
-    async fn claim_plainly(
-        &self,
-        claim: &Claim,
-        live: &Live,
-        sent_us: u64,
-        until: Option<Instant>,
-    ) -> Result<Option<Claimed>, Fault> {
-        let in_flight = if mutant!("plain-claim-is-soon-over") {
-            Duration::from_millis(1)
-        } else {
-            PLAIN_CLAIM_IN_FLIGHT
-        };
-        let void_after = sent_us.saturating_add(micros(in_flight));
-        let traces = self.connection.traces();
-        let flight = traces.leave(claim.token, sent_us, void_after, live.generation);
-        let mut text = [0; Token::TEXT_LEN];
-        let mut set = Cmd::with_capacity(6, 128);
-        set.arg("SET").arg(claim.name.as_str()).arg(claim.token.encode(&mut text));
-        set.arg("NX").arg("PX").arg(millis_up(claim.ttl));
-        let answer = self.connection.send(live, &set, until).await;
-        let claimed = answer.and_then(|answer| match answer {
-            Value::Okay => Ok(Some(Claimed::Granted { us: sent_us, fence: 0 })),
-            Value::Nil => Ok(None),
-            _ => Err(Fault::Garbled),
-        });
-        flight.ended(&claimed);
-        claimed
     }
 
     /// Claims once for a caller who does not wait. A void claim, after a step of the server's clock, is repeated.
@@ -225,8 +157,6 @@ impl RedisStore {
             let sent = Instant::now();
             match self.claim(claim, None, until).await {
                 Ok(Claimed::Granted { fence, .. }) => {
-                    let sent =
-                        if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
                     return Ok(granted(claim, fence, sent));
                 }
                 Ok(Claimed::Busy { taken, .. } | Claimed::Queued { taken, .. }) => {
@@ -242,7 +172,7 @@ impl RedisStore {
     /// What a claim is told, after all that its token did.
     fn refusal(&self, claim: &Claim, error: Error) -> AcquireError {
         let traces = self.connection.traces();
-        let in_doubt = traces.are_in_doubt(claim.token) && !mutant!("last-claim-speaks-for-all");
+        let in_doubt = traces.are_in_doubt(claim.token);
         let error = if in_doubt {
             error.in_doubt("the lock may have been given to an earlier claim")
         } else {
@@ -350,16 +280,6 @@ impl fmt::Display for RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("connection", &self.connection).finish_non_exhaustive()
-    }
-}
-
-/// The mutants that take another answer, or none, for a grant.
-#[cfg(lock_zoo)]
-fn is_mistaken_for_a_grant(answer: &Result<Claimed, Fault>) -> bool {
-    match answer {
-        Err(Fault::Silent(_)) => mutant!("unknown-is-granted"),
-        Err(fault) => mutant!("wrong-type-is-free") && fault.is_wrong_type(),
-        Ok(_) => false,
     }
 }
 

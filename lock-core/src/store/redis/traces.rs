@@ -135,10 +135,7 @@ impl Traces {
         let mut tokens = self.lock();
         let trace = tokens.traces.get(&token)?;
         let left = match trace.flight {
-            Some(flight)
-                if flight.generation != Some(generation)
-                    && !mutant!("release-final-at-its-first-answer") =>
-            {
+            Some(flight) if flight.generation != Some(generation) => {
                 flight.void_after.saturating_sub(us)
             }
             _ => 0,

@@ -251,8 +251,6 @@ impl<'a> Wait<'a> {
             };
         }
         let sent = Instant::now();
-        #[cfg(lock_zoo)]
-        self.queued.iter_mut().for_each(|queued| queued.waiter.asked(sent));
         let store = self.store;
         let place = self.queued.as_ref().map(|queued| Place {
             member: Arc::clone(&queued.member),
@@ -288,7 +286,6 @@ impl<'a> Wait<'a> {
         };
         match answer {
             Claimed::Granted { fence, .. } => {
-                let sent = if mutant!("deadline-from-the-reply") { Instant::now() } else { sent };
                 let grant = Grant::new(fence, sent, self.claim.ttl);
                 Ok(Answer::Granted(self.entered(grant)))
             }
@@ -297,9 +294,6 @@ impl<'a> Wait<'a> {
                 self.contended = true;
                 self.next = Instant::now();
                 self.known = Some((WaitEvent::Busy(taken.left), Some(self.next)));
-                if mutant!("no-claim-after-subscribing") {
-                    self.next = self.next.saturating_add(HEAD_PAUSE);
-                }
                 Ok(Answer::Told(WaitEvent::Busy(taken.left)))
             }
             Claimed::Queued { us, taken, ticket, place } => {
@@ -407,12 +401,6 @@ impl Queued {
             (true, place) => HEAD_PAUSE + HEAD_PAUSE * u32::try_from(place / 64).unwrap_or(4),
         };
         let mut pause = jittered_down(usual.min(longest));
-        if mutant!("polling-without-a-pause") {
-            return Duration::from_millis(1);
-        }
-        if mutant!("messages-alone") && self.told {
-            return ttl;
-        }
         if place > 0 {
             return pause;
         }

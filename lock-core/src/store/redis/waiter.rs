@@ -66,16 +66,6 @@ impl Waiter {
         }
     }
 
-    /// The mutant that counts a lease from a claim which nobody has answered.
-    #[cfg(lock_zoo)]
-    pub(super) fn asked(&mut self, sent: Instant) {
-        if mutant!("grant-from-an-unanswered-claim")
-            && let Some(place) = &mut self.place
-        {
-            place.sent = sent;
-        }
-    }
-
     /// A message that came before its ticket was known, if it can be judged now.
     pub(super) fn early(&mut self, now: Instant) -> Verdict {
         self.early.take().map_or(Verdict::Ignore, |message| self.granted(message, now))
@@ -84,11 +74,7 @@ impl Waiter {
     /// Judges a message that is read at `now`.
     pub(super) fn granted(&mut self, message: Message, now: Instant) -> Verdict {
         let place = match self.place {
-            Some(place)
-                if place.ticket == message.ticket || mutant!("grant-without-its-ticket") =>
-            {
-                place
-            }
+            Some(place) if place.ticket == message.ticket => place,
             Some(place) if place.ticket > message.ticket => return Verdict::Ignore,
             _ => {
                 self.early = Some(message);
@@ -98,7 +84,6 @@ impl Waiter {
         // The grant came `between` after the answer, by the server's clock, which may be 1 % fast.
         let between = Duration::from_micros(message.us.saturating_sub(place.us)) / 100 * 99;
         let since = place.sent.saturating_add(between).min(now);
-        let since = if mutant!("grant-from-its-receipt") { now } else { since };
         let left = lease::deadline(since, message.claim).saturating_since(now);
         if left < lease::min_remaining(message.claim) {
             return Verdict::AskAgain;
