@@ -1,20 +1,20 @@
-//! The attribute's arguments as syntax: `name = expression`, separated by commas.
+//! The arguments as syntax: `name = expression`, separated by commas.
 //!
-//! What a name means and which values it takes is for `validate`: here a name that nobody knows is
-//! as good as any, so that all mistakes in one attribute are reported together.
+//! Every name is accepted here, even an unknown one, so that all mistakes in one attribute can be
+//! reported together. `validate` decides which names exist and which values they take.
 
 use proc_macro2::Span;
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
-use syn::{Expr, Ident, Token};
+use syn::{Expr, ExprLit, Ident, Lit, Path, Token, parse_quote_spanned};
 
-use crate::validate;
+use crate::messages;
 
 /// The list in `#[distributed_lock(…)]`.
 pub(crate) struct Args {
     pub(crate) list: Vec<Arg>,
-    /// Where to point when something is missing.
+    /// Where to report a missing argument.
     pub(crate) span: Span,
 }
 
@@ -37,7 +37,7 @@ impl Parse for Args {
 
 impl Parse for Arg {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        // `crate` is a keyword, and a user may try others.
+        // `crate` is a keyword, and users may try other keywords.
         if input.peek(Ident::peek_any) {
             if input.peek2(Token![=]) && !input.peek2(Token![==]) {
                 let name = Ident::parse_any(input)?;
@@ -46,36 +46,78 @@ impl Parse for Arg {
             }
             if input.peek2(Token![:]) && !input.peek2(Token![::]) {
                 let name = Ident::parse_any(input)?;
-                return Err(validate::colon_for_equals(input.span(), &name));
+                return Err(messages::colon_for_equals(input.span(), &name));
             }
         }
         Ok(Self::Bare(input.parse()?))
     }
 }
 
-/// The input of `key!`: a template, and `crate = path` before it where `lock_core` has another name.
+/// The input of `key!`: a template, after `crate = path` if `lock_core` has another name.
 pub(crate) struct KeyArgs {
-    pub(crate) root: Option<syn::Path>,
+    pub(crate) root: Path,
     pub(crate) template: Expr,
 }
 
 impl Parse for KeyArgs {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
-        let mut root = None;
+        let mut root = default_root();
         if input.peek(Token![crate]) && input.peek2(Token![=]) {
             input.parse::<Token![crate]>()?;
             input.parse::<Token![=]>()?;
-            root = Some(input.call(syn::Path::parse_mod_style)?);
+            root = input.call(Path::parse_mod_style)?;
             input.parse::<Token![,]>()?;
         }
         if input.is_empty() {
-            return Err(validate::no_template(Span::call_site()));
+            return Err(messages::no_template(Span::call_site()));
         }
         let template = input.parse()?;
         input.parse::<Option<Token![,]>>()?;
         if !input.is_empty() {
-            return Err(validate::more_than_a_template(input.span()));
+            return Err(messages::more_than_a_template(input.span()));
         }
         Ok(Self { root, template })
     }
+}
+
+/// The path of `lock_core` without `crate = path`.
+pub(crate) fn default_root() -> Path {
+    parse_quote_spanned!(Span::mixed_site()=> ::lock_core)
+}
+
+/// `value` without the invisible groups of `macro_rules!`.
+pub(crate) fn ungrouped(value: &Expr) -> &Expr {
+    match value {
+        Expr::Group(group) => ungrouped(&group.expr),
+        _ => value,
+    }
+}
+
+/// `value` as a literal.
+pub(crate) fn literal(value: &Expr) -> Option<&Lit> {
+    match ungrouped(value) {
+        Expr::Lit(ExprLit { lit, .. }) => Some(lit),
+        _ => None,
+    }
+}
+
+/// The text of `value`, if it is a string literal.
+pub(crate) fn quoted(value: &Expr) -> Option<String> {
+    match literal(value) {
+        Some(Lit::Str(text)) => Some(text.value()),
+        _ => None,
+    }
+}
+
+/// `value` as a single bare word.
+pub(crate) fn word(value: &Expr) -> Option<&Ident> {
+    match ungrouped(value) {
+        Expr::Path(path) if path.qself.is_none() => path.path.get_ident(),
+        _ => None,
+    }
+}
+
+/// Whether `value` is the bare word `expected`.
+pub(crate) fn is_word(value: &Expr, expected: &str) -> bool {
+    word(value).is_some_and(|word| word == expected)
 }

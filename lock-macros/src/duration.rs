@@ -1,7 +1,7 @@
 //! Durations as the attribute spells them: `"10s"`, `"250ms"`, `"1m30s"`.
 //!
-//! Whole numbers with a unit, the larger unit first, each unit once. No fractions and no spaces, so
-//! that one length has few spellings; anything else is a `Duration` expression.
+//! Whole numbers with a unit, larger units first, each unit once. Fractions and spaces are
+//! rejected, so that a length has few spellings. Anything else must be a `Duration` expression.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use std::time::Duration;
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// What is wrong with the text of a duration. `validate` has the words.
+/// What is wrong with the text of a duration. `messages` has the words.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// A number without a unit: `10`.
     NoUnit(String),
-    /// A number with a unit that is none of ours: `10 seconds`.
+    /// A number with a unit that does not exist: `10 seconds`.
     UnknownUnit { number: String, unit: String },
     /// A number with a fraction: `1.5s`.
     Fraction,
@@ -52,7 +52,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, Mistake> {
                 unit: unit.trim().to_owned(),
             });
         };
-        // The iterator has passed every unit that was used and every larger one.
+        // The iterator has passed every unit used so far and every larger unit.
         if !units.any(|(name, _)| *name == unit) {
             return Err(Mistake::Order);
         }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_has_one_length() {
+    fn literals_are_parsed() {
         for (text, millis) in [
             ("250ms", 250),
             ("0s", 0),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_apart() {
+    fn mistakes_are_distinguished() {
         let unknown = |number: &str, unit: &str| Mistake::UnknownUnit {
             number: number.to_owned(),
             unit: unit.to_owned(),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spelled_is_read_back() {
+    fn spelled_duration_parses_to_the_same_length() {
         for millis in [0, 1, 999, 1_000, 1_001, 59_999, 90_000, 86_400_000, 93_784_005, u64::MAX] {
             let length = Duration::from_millis(millis);
             assert_eq!(parse(&spell(length)), Ok(length));

@@ -1,18 +1,21 @@
-//! Writes the locked function.
+//! Generates the locked function.
 //!
 //! ```text
 //! attributes visibility signature {
 //!     let (entered, value) = {
 //!         let user_id = user_id;                        // every parameter ends with this block
-//!         let client = …; let key = …; let options = …; // owned, so that nothing of the caller's waits
+//!         let client = …; let key = …; let options = …; // owned: no borrow lives during the wait
 //!         let attempt = match acquire(client, key, options).await {
 //!             Ok(entered) => {
 //!                 let out = {
 //!                     let body = pin!(async move { … });
 //!                     let out = entered.bound(body).await;
 //!                     out
-//!                 };                                    // the body and all it captured end here
-//!                 match out { Ok(value) => Ok((entered, value)), Err(error) => { drop(entered); Err(error) } }
+//!                 };                                    // drops the body and its captures
+//!                 match out {
+//!                     Ok(value) => Ok((entered, value)),
+//!                     Err(error) => { drop(entered); Err(error) }
+//!                 }
 //!             }
 //!             Err(error) => Err(error),
 //!         };
@@ -23,13 +26,15 @@
 //! }
 //! ```
 //!
-//! * Our tokens are mixed-site: locals cannot meet the user's, and lints take them for a macro's.
-//!   Names start with `__lock_` all the same, because a static of the user's could capture a pattern.
-//! * The body is the user's tokens, its braces at the place of the user's, so that errors in it are what
-//!   they would be without the attribute. A block spliced as one expression would bring `unused_braces`.
-//! * `if let Some(r) = None::<Type> { return r; }` tells the async block its type, without which
+//! * Generated tokens are mixed-site: locals cannot clash with the user's names, and lints treat
+//!   the tokens as a macro's. The names start with `__lock_` nevertheless, because a binding that
+//!   has the name of a `static` in the user's code does not compile.
+//! * The body is the user's tokens in braces at the place of the user's braces, so that errors in
+//!   it are the same as without the attribute. A block spliced in as one expression would cause
+//!   `unused_braces`.
+//! * `if let Some(r) = None::<Type> { return r; }` gives the async block its type. Without it,
 //!   coercions (`Ok(Box::new(x))` to `Result<Box<dyn Trait>>`) fail.
-//! * There is one place where errors leave, so that a closure in `on_error` is written once.
+//! * Errors leave the function in one place, so that a closure in `on_error` is expanded only once.
 
 use proc_macro2::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -37,20 +42,19 @@ use syn::parse::Parser as _;
 use syn::spanned::Spanned as _;
 use syn::{Attribute, Expr, Path};
 
-use crate::model::{
-    Body, Client, Hold, Key, KeyTemplate, Lease, Length, Lock, OnLost, Refusal, Setting, Wait,
-};
+use crate::item::Boxed;
+use crate::model::{Key, KeyTemplate, Length, Lock, OnLost, Setting, Wait};
 use crate::params;
 use crate::template::Part;
 
-/// The span of all that is ours.
-fn ours() -> Span {
+/// The span of generated tokens.
+fn generated() -> Span {
     Span::mixed_site()
 }
 
-/// Ours, but at the place of `tokens`, for errors about them.
+/// The span of generated tokens at the place of `tokens`, for errors about those.
 fn at(tokens: &impl ToTokens) -> Span {
-    ours().located_at(tokens.span())
+    generated().located_at(tokens.span())
 }
 
 /// The function that `lock` describes.
@@ -58,22 +62,22 @@ pub(crate) fn function(lock: &Lock) -> TokenStream {
     let function = &lock.function;
     let (attrs, vis, inner_attrs) = (&function.attrs, &function.vis, &function.inner_attrs);
     let mut sig = function.sig.clone();
-    let content = match &lock.body {
-        Body::Plain => {
+    let content = match &lock.boxed {
+        None => {
             let taken = params::take_over(&mut sig, attrs.iter().any(is_macro));
             let mut body = keep_self(lock);
             body.extend(function.statements.clone());
             let body = async_block(&function.brace, body_of(lock, &body), &function.statements);
-            locked(lock, &taken, &quote_spanned!(ours()=> async move #body))
+            locked(lock, &taken, &quote_spanned!(generated()=> async move #body))
         }
-        Body::Boxed(boxed) => {
-            let (pin, keywords, stmts) = (&boxed.pin, &boxed.keywords, &boxed.block.stmts);
+        Some(Boxed { pin, paren, keywords, block }) => {
+            let (brace, stmts) = (&block.brace_token, &block.stmts);
             let stmts = quote!(#(#stmts)*);
-            let body = async_block(&boxed.block.brace_token, body_of(lock, &stmts), &stmts);
+            let body = async_block(brace, body_of(lock, &stmts), &stmts);
             let locked = locked(lock, &TokenStream::new(), &quote!(#keywords #body));
-            let block = braced(&boxed.block.brace_token, locked);
+            let block = braced(brace, locked);
             let mut call = pin.to_token_stream();
-            boxed.paren.surround(&mut call, |inside| inside.extend(quote!(#keywords #block)));
+            paren.surround(&mut call, |inside| inside.extend(quote!(#keywords #block)));
             call
         }
     };
@@ -81,24 +85,30 @@ pub(crate) fn function(lock: &Lock) -> TokenStream {
     quote!(#(#attrs)* #vis #sig #content)
 }
 
-/// The statements around `body`, which is an async block.
+/// The statements that run `body`, an async block, under the lock.
 fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
     let private = private(&lock.root);
-    let result = quote_spanned!(ours()=> #private::core::result::Result);
-    let client = client(lock, &private);
-    let key = key(lock, &private);
+    let result = quote_spanned!(generated()=> #private::core::result::Result);
+    let client = match &lock.client {
+        None => quote_spanned!(generated()=> #private::installed()),
+        Some(value) => quote_spanned!(at(value)=> #private::client(&#value)),
+    };
+    let key = match &lock.key {
+        Key::Template(key) => key_template(key, &private),
+        Key::Given(value) => quote_spanned!(at(value)=> #private::key(#value)),
+    };
     let options = options(lock, &private);
     let output = &lock.output;
-    let lease = match &lock.lease {
-        Lease::Unnamed => TokenStream::new(),
-        Lease::Named(name) => quote_spanned!(ours()=> let #name = __lock_entered.lease();),
-    };
+    let lease = lock
+        .lease
+        .as_ref()
+        .map(|name| quote_spanned!(generated()=> let #name = __lock_entered.lease();));
     let bound = match lock.on_lost {
-        OnLost::Cancel => quote_spanned!(ours()=> bound),
-        OnLost::Finish => quote_spanned!(ours()=> scoped),
+        OnLost::Cancel => quote_spanned!(generated()=> bound),
+        OnLost::Finish => quote_spanned!(generated()=> scoped),
     };
-    let refusal = refusal(lock, &private);
-    quote_spanned! {ours()=>
+    let value = value_of_error(lock, &private);
+    quote_spanned! {generated()=>
         let (__lock_entered, __lock_value): (_, #output) = {
             #taken
             let __lock_client = #client;
@@ -126,7 +136,7 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
             };
             match __lock_attempt {
                 #result::Ok(__lock_held) => __lock_held,
-                #result::Err(__lock_error) => return #refusal,
+                #result::Err(__lock_error) => return #value,
             }
         };
         __lock_entered.release().await;
@@ -134,11 +144,11 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
     }
 }
 
-/// What stands in the async block: its type and `statements`.
+/// The content of the async block: its type and `statements`.
 fn body_of(lock: &Lock, statements: &TokenStream) -> TokenStream {
     let (output, private) = (&lock.output, private(&lock.root));
-    let option = quote_spanned!(ours()=> #private::core::option::Option);
-    // At the type, which the compiler calls the reason where the body returns another one.
+    let option = quote_spanned!(generated()=> #private::core::option::Option);
+    // At the type, which the compiler names as the reason if the body returns another type.
     let typed = quote_spanned! {at(output)=>
         if let #option::Some(__lock_return) = #option::None::<#output> {
             return __lock_return;
@@ -147,18 +157,14 @@ fn body_of(lock: &Lock, statements: &TokenStream) -> TokenStream {
     quote!(#typed #statements)
 }
 
-/// Makes the body own a `self` that it does not mention, unless a handler of errors needs it.
+/// Makes the body own a `self` that it does not mention, unless a handler needs `self`.
 fn keep_self(lock: &Lock) -> TokenStream {
-    let sig = &lock.function.sig;
-    let handlers = match &lock.refusal {
-        Refusal::Convert => TokenStream::new(),
-        Refusal::Error(f) | Refusal::Busy(f) => quote!(#f),
-        Refusal::Both { busy, error } => quote!(#busy #error),
-    };
+    let Lock { function, on_busy, on_error, .. } = lock;
+    let sig = &function.sig;
     match sig.receiver() {
-        Some(receiver) if params::owns_self(sig) && !mentions_self(handlers) => {
+        Some(receiver) if params::owns_self(sig) && !mentions_self(quote!(#on_busy #on_error)) => {
             let this = receiver.self_token;
-            quote_spanned!(ours()=> let _ = &#this;)
+            quote_spanned!(generated()=> let _ = &#this;)
         }
         _ => TokenStream::new(),
     }
@@ -172,27 +178,13 @@ fn mentions_self(tokens: TokenStream) -> bool {
     })
 }
 
-fn client(lock: &Lock, private: &TokenStream) -> TokenStream {
-    match &lock.client {
-        Client::Installed => quote_spanned!(ours()=> #private::installed()),
-        Client::Given(value) => quote_spanned!(at(value)=> #private::client(&#value)),
-    }
-}
-
-fn key(lock: &Lock, private: &TokenStream) -> TokenStream {
-    match &lock.key {
-        Key::Template(key) => key_template(key, private),
-        Key::Given(value) => quote_spanned!(at(value)=> #private::key(#value)),
-    }
-}
-
 fn options(lock: &Lock, private: &TokenStream) -> TokenStream {
     let length = |length: &Length| match length {
         Length::Known(known) => {
-            // The parser counts in a `u64`.
+            // The parser's result fits in a `u64`.
             let millis =
                 Literal::u64_suffixed(u64::try_from(known.as_millis()).unwrap_or(u64::MAX));
-            quote_spanned!(ours()=> #private::core::time::Duration::from_millis(#millis))
+            quote_spanned!(generated()=> #private::core::time::Duration::from_millis(#millis))
         }
         Length::Computed(value) => value.to_token_stream(),
     };
@@ -201,43 +193,45 @@ fn options(lock: &Lock, private: &TokenStream) -> TokenStream {
         Setting::Wait(Wait::No) => call("without_wait", &TokenStream::new()),
         Setting::Wait(Wait::Forever) => call("wait_forever", &TokenStream::new()),
         Setting::Wait(Wait::UpTo(wait)) => call("with_wait", &length(wait)),
-        Setting::MaxHold(Hold::Unbounded) => call("without_max_hold", &TokenStream::new()),
-        Setting::MaxHold(Hold::For(hold)) => call("with_max_hold", &length(hold)),
-        Setting::MinHold(Hold::Unbounded) => call("without_min_hold", &TokenStream::new()),
-        Setting::MinHold(Hold::For(hold)) => call("with_min_hold", &length(hold)),
+        Setting::MaxHold(None) => call("without_max_hold", &TokenStream::new()),
+        Setting::MaxHold(Some(hold)) => call("with_max_hold", &length(hold)),
+        Setting::MinHold(None) => call("without_min_hold", &TokenStream::new()),
+        Setting::MinHold(Some(hold)) => call("with_min_hold", &length(hold)),
         Setting::Renew(true) => call("with_renewal", &TokenStream::new()),
         Setting::Renew(false) => call("without_renewal", &TokenStream::new()),
     });
-    quote_spanned!(ours()=> #private::options() #(#setters)*)
+    quote_spanned!(generated()=> #private::options() #(#setters)*)
 }
 
 fn call(method: &str, argument: &TokenStream) -> TokenStream {
-    let here = if argument.is_empty() { ours() } else { at(argument) };
+    let here = if argument.is_empty() { generated() } else { at(argument) };
     let method = Ident::new(method, here);
     quote_spanned!(here=> .#method(#argument))
 }
 
 /// The expression that turns `__lock_error` into the function's value.
-fn refusal(lock: &Lock, private: &TokenStream) -> TokenStream {
+fn value_of_error(lock: &Lock, private: &TokenStream) -> TokenStream {
     let output = &lock.output;
-    let error = quote_spanned!(ours()=> __lock_error);
-    let convert = || quote_spanned!(ours()=> <#output as #private::LockReturn>::refuse(#error));
-    // The type is given, so that a handler of another type is an error at the handler.
+    let error = quote_spanned!(generated()=> __lock_error);
+    // The type is given, so that a handler that returns another type is an error at the handler.
     let hand_over =
         |f: &Expr| quote_spanned!(at(f)=> #private::hand_over::<#output, _>(#f, #error));
-    let by_kind = |busy: TokenStream, other: TokenStream| quote_spanned!(ours()=> if #error.is_busy() { #busy } else { #other });
-    match &lock.refusal {
-        Refusal::Convert => convert(),
-        Refusal::Error(f) => hand_over(f),
-        Refusal::Busy(f) => by_kind(hand_over(f), convert()),
-        Refusal::Both { busy, error } => by_kind(hand_over(busy), hand_over(error)),
+    let other = match &lock.on_error {
+        None => quote_spanned!(generated()=> <#output as #private::LockReturn>::refuse(#error)),
+        Some(f) => hand_over(f),
+    };
+    match lock.on_busy.as_ref().map(hand_over) {
+        None => other,
+        Some(busy) => {
+            quote_spanned!(generated()=> if #error.is_busy() { #busy } else { #other })
+        }
     }
 }
 
 /// The expression that builds the key of a template, a `Result<Key, Error>`.
 pub(crate) fn key_template(key: &KeyTemplate, private: &TokenStream) -> TokenStream {
-    let here = ours().located_at(key.span);
-    // A literal of our own: lints look for `{x}` in the user's.
+    let here = generated().located_at(key.span);
+    // A new literal, because lints search the user's literal for `{x}`.
     let source = Literal::string(&key.template.source);
     let parts = key.template.parts.iter().map(|part| match part {
         Part::Text(text) => quote_spanned!(here=> __lock_key.lit(#text);),
@@ -246,7 +240,7 @@ pub(crate) fn key_template(key: &KeyTemplate, private: &TokenStream) -> TokenStr
             quote_spanned!(here=> __lock_key.hole(#value);)
         }
     });
-    quote_spanned! {ours()=>
+    quote_spanned! {generated()=>
         {
             let mut __lock_key = #private::Template::new(#source);
             #(#parts)*
@@ -257,8 +251,8 @@ pub(crate) fn key_template(key: &KeyTemplate, private: &TokenStream) -> TokenStr
 
 /// A reference to the value of a hole, at the place of the template.
 ///
-/// A parameter is named by its own declaration: the compiler underlines that and the template when its
-/// type cannot be a part of a key.
+/// A parameter has the span of its declaration. If its type cannot be part of a key, the compiler
+/// underlines both the declaration and the template.
 fn hole_value(expression: &Expr, key: &KeyTemplate) -> TokenStream {
     if let Expr::Path(path) = expression
         && let Some(name) = path.path.get_ident()
@@ -266,7 +260,7 @@ fn hole_value(expression: &Expr, key: &KeyTemplate) -> TokenStream {
     {
         return quote_spanned!(at(declared)=> &#declared);
     }
-    let here = ours().located_at(key.span);
+    let here = generated().located_at(key.span);
     let value = at_template(expression.to_token_stream(), key);
     match expression {
         Expr::Path(_)
@@ -281,7 +275,7 @@ fn hole_value(expression: &Expr, key: &KeyTemplate) -> TokenStream {
     }
 }
 
-/// Gives `tokens` the place of the template, and names the meaning that they have there.
+/// Moves `tokens` to the place of the template, where names are resolved as in the function.
 fn at_template(tokens: TokenStream, key: &KeyTemplate) -> TokenStream {
     let here = Span::call_site().located_at(key.span);
     tokens
@@ -294,7 +288,7 @@ fn at_template(tokens: TokenStream, key: &KeyTemplate) -> TokenStream {
                 TokenTree::Group(group)
             }
             TokenTree::Ident(mut ident) => {
-                // Parameters of a function that another macro wrote have that macro's hygiene.
+                // In a function that another macro generated, parameters have that macro's hygiene.
                 let declared = key.names.iter().find(|declared| **declared == ident);
                 ident.set_span(declared.map_or(here, |name| here.resolved_at(name.span())));
                 TokenTree::Ident(ident)
@@ -307,9 +301,9 @@ fn at_template(tokens: TokenStream, key: &KeyTemplate) -> TokenStream {
         .collect()
 }
 
-/// The path of what generated code may call.
+/// The path of the items that generated code may use.
 pub(crate) fn private(root: &Path) -> TokenStream {
-    let private = Ident::new("private", ours());
+    let private = Ident::new("private", generated());
     quote_spanned!(root.span()=> #root::#private)
 }
 
@@ -319,10 +313,12 @@ fn braced(brace: &syn::token::Brace, content: TokenStream) -> TokenStream {
     tokens
 }
 
-/// `content` in the user's braces, so that an error about the whole body is what it would be.
+/// `content` in the user's braces, so that an error about the whole body is the same as without the
+/// attribute.
 ///
-/// Where there are items among the user's `statements` the braces are ours, at the same place: in the
-/// user's, clippy finds that an item comes after a statement, which is ours.
+/// If there are items in `statements`, the braces are generated ones at the same place. In the
+/// user's braces, clippy would report that an item comes after a statement, which is the generated
+/// one.
 fn async_block(
     brace: &syn::token::Brace,
     content: TokenStream,
@@ -333,11 +329,11 @@ fn async_block(
         return braced(brace, content);
     }
     let mut group = Group::new(Delimiter::Brace, content);
-    group.set_span(ours().located_at(brace.span.join()));
+    group.set_span(generated().located_at(brace.span.join()));
     TokenTree::Group(group).into()
 }
 
-/// Whether `attr` is not one of the language's own, so that it may read the signature.
+/// Whether `attr` may be a macro, which may read the signature. Built-in attributes are not.
 fn is_macro(attr: &Attribute) -> bool {
     const INERT: [&str; 14] = [
         "allow",

@@ -1,20 +1,20 @@
-//! The annotated function: its signature parsed, its body kept as the tokens that it is.
+//! The annotated function: its signature is parsed, its body is kept as tokens.
 //!
-//! A body that is half typed, or uses syntax that `syn` does not know yet, must not make the lock
-//! disappear, and its errors belong to the compiler.
+//! The body may be half typed, or use syntax that `syn` does not know yet. Such a function must not
+//! lose its lock, and the compiler reports the errors in the body.
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 use syn::parse::{Parse, ParseStream, Parser as _};
-use syn::{Attribute, Block, Expr, GenericArgument, PathArguments, Signature, Token, Type};
-use syn::{TypeParamBound, Visibility, braced, token};
+use syn::{Attribute, Block, Expr, GenericArgument, Path, PathArguments, PathSegment};
+use syn::{ReturnType, Signature, Token, Type, TypeParamBound, Visibility, braced, token};
 
-use crate::validate;
+use crate::messages;
 
 /// A function with a body.
 #[derive(Clone)]
 pub(crate) struct Function {
-    /// The attributes that stand below ours.
+    /// The attributes below `#[distributed_lock]`.
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) vis: Visibility,
     pub(crate) sig: Signature,
@@ -23,17 +23,7 @@ pub(crate) struct Function {
     pub(crate) statements: TokenStream,
 }
 
-/// How the function gets to run asynchronously.
-pub(crate) enum Shape {
-    /// `async fn`.
-    Async,
-    /// `fn` whose body is `Box::pin(async move { … })`, as `#[async_trait]` leaves it.
-    Boxed(Box<Boxed>),
-    /// Neither.
-    Blocking,
-}
-
-/// The parts of `Box::pin(async move { … })`.
+/// The parts of a body `Box::pin(async move { … })`, which `#[async_trait]` generates.
 pub(crate) struct Boxed {
     /// `Box::pin`
     pub(crate) pin: Expr,
@@ -41,8 +31,6 @@ pub(crate) struct Boxed {
     /// `async move`
     pub(crate) keywords: TokenStream,
     pub(crate) block: Block,
-    /// `T` of `Pin<Box<dyn Future<Output = T>>>`.
-    pub(crate) output: Type,
 }
 
 impl Parse for Function {
@@ -51,11 +39,11 @@ impl Parse for Function {
         let start = input.span();
         let vis = input.parse()?;
         if !is_function(input) {
-            return Err(validate::not_a_function(start));
+            return Err(messages::not_a_function(start));
         }
         let sig: Signature = input.parse()?;
         if input.peek(Token![;]) {
-            return Err(validate::no_body(start));
+            return Err(messages::no_body(start));
         }
         let content;
         let brace = braced!(content in input);
@@ -77,7 +65,7 @@ impl ToTokens for Function {
     }
 }
 
-/// Whether a function's signature comes next.
+/// Whether the next tokens start a function's signature.
 fn is_function(input: ParseStream<'_>) -> bool {
     let ahead = input.fork();
     while ahead.peek(Token![const]) || ahead.peek(Token![async]) || ahead.peek(Token![unsafe]) {
@@ -92,18 +80,9 @@ fn is_function(input: ParseStream<'_>) -> bool {
 }
 
 impl Function {
-    pub(crate) fn shape(&self) -> Shape {
-        if self.sig.asyncness.is_some() {
-            return Shape::Async;
-        }
-        match self.boxed() {
-            Some(boxed) => Shape::Boxed(Box::new(boxed)),
-            None => Shape::Blocking,
-        }
-    }
-
-    fn boxed(&self) -> Option<Boxed> {
-        let syn::ReturnType::Type(_, returned) = &self.sig.output else { return None };
+    /// The parts of the body and the future's output, if the body is a boxed `async move` block.
+    pub(crate) fn boxed(&self) -> Option<(Boxed, Type)> {
+        let ReturnType::Type(_, returned) = &self.sig.output else { return None };
         let output = boxed_output(returned)?.clone();
         let Expr::Call(call) = Expr::parse.parse2(self.statements.clone()).ok()? else {
             return None;
@@ -117,68 +96,64 @@ impl Function {
         let (Some(Expr::Async(body)), None) = (arguments.next(), arguments.next()) else {
             return None;
         };
-        // Without `move` the block borrows the function's arguments, and cannot have left it.
+        // Without `move` the block borrows the arguments and could not be returned.
         let (keyword, capture) = (body.async_token, body.capture?);
         let mut keywords = keyword.into_token_stream();
         capture.to_tokens(&mut keywords);
-        Some(Boxed {
-            pin: *call.func,
-            paren: call.paren_token,
-            keywords,
-            block: body.block,
-            output,
-        })
+        let boxed = Boxed { pin: *call.func, paren: call.paren_token, keywords, block: body.block };
+        Some((boxed, output))
     }
+}
+
+/// Whether `attr` is `#[distributed_lock]`.
+pub(crate) fn is_distributed_lock(attr: &Attribute) -> bool {
+    last(attr.path(), "distributed_lock").is_some()
 }
 
 /// `T` of `Pin<Box<dyn Future<Output = T> + …>>`.
 fn boxed_output(ty: &Type) -> Option<&Type> {
     let Type::TraitObject(object) = argument(argument(ty, "Pin")?, "Box")? else { return None };
-    future_output(&object.bounds)
+    let arguments = &future(&object.bounds)?.arguments;
+    let PathArguments::AngleBracketed(arguments) = arguments else { return None };
+    arguments.args.iter().find_map(|argument| match argument {
+        GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
+        _ => None,
+    })
 }
 
-/// The `Output` that the `Future` among `bounds` is bound to.
-fn future_output<'a>(bounds: impl IntoIterator<Item = &'a TypeParamBound>) -> Option<&'a Type> {
-    bounds.into_iter().find_map(|bound| {
-        let TypeParamBound::Trait(bound) = bound else { return None };
-        let segment = bound.path.segments.last().filter(|segment| segment.ident == "Future")?;
-        let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return None };
-        arguments.args.iter().find_map(|argument| match argument {
-            GenericArgument::AssocType(assoc) if assoc.ident == "Output" => Some(&assoc.ty),
-            _ => None,
-        })
+/// `Future<…>` among `bounds`.
+fn future<'a>(bounds: impl IntoIterator<Item = &'a TypeParamBound>) -> Option<&'a PathSegment> {
+    bounds.into_iter().find_map(|bound| match bound {
+        TypeParamBound::Trait(bound) => last(&bound.path, "Future"),
+        _ => None,
     })
+}
+
+/// The last segment of `path`, if it is `name`.
+fn last<'a>(path: &'a Path, name: &str) -> Option<&'a PathSegment> {
+    path.segments.last().filter(|segment| segment.ident == name)
 }
 
 /// `A` of `name<A>`.
 fn argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     let Type::Path(path) = ungrouped(ty) else { return None };
-    let segment = path.path.segments.last().filter(|segment| segment.ident == name)?;
-    let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return None };
+    let arguments = &last(&path.path, name)?.arguments;
+    let PathArguments::AngleBracketed(arguments) = arguments else { return None };
     arguments.args.iter().find_map(|argument| match argument {
         GenericArgument::Type(ty) => Some(ungrouped(ty)),
         _ => None,
     })
 }
 
-/// Whether a function that returns `ty` returns a future, as far as its spelling tells.
+/// Whether `ty` is spelled like a future.
 pub(crate) fn is_future(ty: &Type) -> bool {
-    let named = |bounds: &syn::punctuated::Punctuated<TypeParamBound, Token![+]>| {
-        bounds.iter().any(|bound| match bound {
-            TypeParamBound::Trait(bound) => {
-                bound.path.segments.last().is_some_and(|segment| segment.ident == "Future")
-            }
-            _ => false,
-        })
-    };
     match ungrouped(ty) {
-        Type::ImplTrait(ty) => named(&ty.bounds),
-        Type::TraitObject(ty) => named(&ty.bounds),
-        Type::Path(path) => path.path.segments.last().is_some_and(|segment| {
-            segment.ident == "BoxFuture"
-                || segment.ident == "LocalBoxFuture"
+        Type::ImplTrait(ty) => future(&ty.bounds).is_some(),
+        Type::TraitObject(ty) => future(&ty.bounds).is_some(),
+        Type::Path(path) => {
+            ["BoxFuture", "LocalBoxFuture"].iter().any(|name| last(&path.path, name).is_some())
                 || ["Pin", "Box"].iter().any(|name| argument(ty, name).is_some_and(is_future))
-        }),
+        }
         _ => false,
     }
 }

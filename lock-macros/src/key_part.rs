@@ -1,4 +1,4 @@
-//! `#[derive(KeyPart)]`: a newtype is the part of a key that its one field is.
+//! `#[derive(KeyPart)]`: in a key, a struct with one field is written as that field.
 
 use proc_macro2::{Span, TokenStream};
 use quote::quote_spanned;
@@ -8,7 +8,7 @@ use syn::{
     Data, DeriveInput, Fields, Ident, Member, Path, Result, Token, Type, parse_quote_spanned,
 };
 
-use crate::validate;
+use crate::{args, messages};
 
 /// The implementation for `input`.
 pub(crate) fn derive(input: &DeriveInput) -> Result<TokenStream> {
@@ -22,7 +22,7 @@ pub(crate) fn derive(input: &DeriveInput) -> Result<TokenStream> {
     }
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     let span = Span::mixed_site();
-    // The trait is named at the field's type, which bears the error if it is no part of a key.
+    // At the field's type, so that a type which is not a `KeyPart` is reported there.
     let write = quote_spanned!(ty.span().resolved_at(span)=> <#ty as #root::KeyPart>::write);
     Ok(quote_spanned! {span=>
         #[automatically_derived]
@@ -37,13 +37,13 @@ pub(crate) fn derive(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// The path of `lock_core`, by `#[key_part(crate = path)]` if it has another name.
+/// The path of `lock_core`, which `#[key_part(crate = path)]` overrides.
 fn root(input: &DeriveInput) -> Result<Path> {
-    let mut root = validate::default_root();
+    let mut root = args::default_root();
     for attr in input.attrs.iter().filter(|attr| attr.path().is_ident("key_part")) {
         attr.parse_nested_meta(|meta| {
             if !meta.path.is_ident("crate") {
-                return Err(validate::unknown_helper(meta.path.span()));
+                return Err(messages::unknown_helper(meta.path.span()));
             }
             meta.input.parse::<Token![=]>()?;
             root = meta.input.call(Path::parse_mod_style)?;
@@ -57,20 +57,20 @@ fn root(input: &DeriveInput) -> Result<Path> {
 fn field(input: &DeriveInput) -> Result<(Member, &Type)> {
     let fields = match &input.data {
         Data::Struct(data) => &data.fields,
-        Data::Enum(data) => return Err(validate::not_a_struct(data.enum_token.span)),
-        Data::Union(data) => return Err(validate::not_a_struct(data.union_token.span)),
+        Data::Enum(data) => return Err(messages::not_a_struct(data.enum_token.span)),
+        Data::Union(data) => return Err(messages::not_a_struct(data.union_token.span)),
     };
     let mut found = fields.members().zip(fields);
     match (found.next(), found.next()) {
         (Some((member, field)), None) => Ok((member, &field.ty)),
-        _ => Err(validate::not_one_field(match fields {
+        _ => Err(messages::not_one_field(match fields {
             Fields::Unit => input.ident.span(),
             fields => fields.span(),
         })),
     }
 }
 
-/// Whether `ty` depends on a type parameter. Otherwise a bound would be an error of its own.
+/// Whether `ty` depends on a type parameter. For another type, a bound would be a second error.
 fn mentions_parameter(ty: &Type, input: &DeriveInput) -> bool {
     struct Search<'a> {
         parameters: Vec<&'a Ident>,

@@ -1,6 +1,6 @@
 //! The macros of `lock-core`.
 //!
-//! They are used through `lock_core`, which exports all three with its feature `macros`: generated
+//! Use them through `lock_core`, which exports all three with its feature `macros`. The generated
 //! code calls that crate. See [`macro@distributed_lock`] for the reference.
 
 mod args;
@@ -9,6 +9,7 @@ mod expand;
 mod fallback;
 mod item;
 mod key_part;
+mod messages;
 mod model;
 mod nearest;
 mod params;
@@ -51,8 +52,8 @@ fn lock_function(
 
 fn key_expression(input: proc_macro2::TokenStream) -> proc_macro2::TokenStream {
     let key = syn::parse2::<args::KeyArgs>(input).and_then(|args| {
-        let root = args.root.unwrap_or_else(validate::default_root);
-        Ok(expand::key_template(&validate::key_template(&args.template)?, &expand::private(&root)))
+        let key = validate::key_template(&args.template)?;
+        Ok(expand::key_template(&key, &expand::private(&args.root)))
     });
     key.unwrap_or_else(|error| error.to_compile_error())
 }

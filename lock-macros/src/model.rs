@@ -1,4 +1,4 @@
-//! What one attribute on one function says, checked and complete: all that `expand` needs to know.
+//! What one attribute on one function says, checked and complete: everything that `expand` needs.
 
 use std::time::Duration;
 
@@ -11,31 +11,24 @@ use crate::template::Template;
 /// A function to be locked.
 pub(crate) struct Lock {
     pub(crate) function: Function,
-    pub(crate) body: Body,
-    /// `T` of the future's output, `impl Trait` replaced by `_`. Carries the user's spans.
+    /// The body, if it is an async block that the function returns boxed.
+    pub(crate) boxed: Option<Boxed>,
+    /// The output of the future, with `impl Trait` replaced by `_`. Keeps the user's spans.
     pub(crate) output: Type,
-    /// `lock_core`, by whatever path.
+    /// The path of `lock_core`.
     pub(crate) root: Path,
-    pub(crate) client: Client,
+    /// The installed client if there is none.
+    pub(crate) client: Option<Expr>,
     pub(crate) key: Key,
-    /// In the order in which they were written, which is the order in which they are evaluated.
+    /// In the order in which they were written, which is the order of evaluation.
     pub(crate) settings: Vec<Setting>,
-    pub(crate) lease: Lease,
+    /// The name of the lease in the body.
+    pub(crate) lease: Option<Ident>,
     pub(crate) on_lost: OnLost,
-    pub(crate) refusal: Refusal,
-}
-
-/// Where the body is.
-pub(crate) enum Body {
-    /// In the function.
-    Plain,
-    /// In the one async block that the function returns boxed.
-    Boxed(Box<Boxed>),
-}
-
-pub(crate) enum Client {
-    Installed,
-    Given(Expr),
+    /// Handles `Busy`; otherwise `on_error` does.
+    pub(crate) on_busy: Option<Expr>,
+    /// Handles the other errors; otherwise `From<lock_core::Error>` does.
+    pub(crate) on_error: Option<Expr>,
 }
 
 pub(crate) enum Key {
@@ -51,11 +44,12 @@ pub(crate) struct KeyTemplate {
     pub(crate) names: Vec<Ident>,
 }
 
+/// One of the lock's options. `None` lifts a bound on how long the lock is held.
 pub(crate) enum Setting {
     Ttl(Length),
     Wait(Wait),
-    MaxHold(Hold),
-    MinHold(Hold),
+    MaxHold(Option<Length>),
+    MinHold(Option<Length>),
     Renew(bool),
 }
 
@@ -65,37 +59,14 @@ pub(crate) enum Wait {
     UpTo(Length),
 }
 
-/// A bound on how long the lock is held.
-pub(crate) enum Hold {
-    Unbounded,
-    For(Length),
-}
-
 /// A length of time.
 pub(crate) enum Length {
     Known(Duration),
     Computed(Expr),
 }
 
-pub(crate) enum Lease {
-    Unnamed,
-    Named(Ident),
-}
-
 #[derive(Clone, Copy)]
 pub(crate) enum OnLost {
     Cancel,
     Finish,
-}
-
-/// Who turns a lock error into the function's return value.
-pub(crate) enum Refusal {
-    /// `From<lock_core::Error>`, for all errors.
-    Convert,
-    /// `on_error`, for all errors.
-    Error(Expr),
-    /// `on_busy`; `From` for the other errors.
-    Busy(Expr),
-    /// Each its own.
-    Both { busy: Expr, error: Expr },
 }

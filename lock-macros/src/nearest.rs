@@ -1,12 +1,12 @@
-//! The name that was probably meant.
+//! Finds the name that the user probably meant.
 
-/// The one of `names` that `wrong` is most like, if it is like any.
+/// The name in `names` closest to `wrong`, if one is close enough.
 pub(crate) fn nearest<'a>(
     wrong: &str,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let wrong = plain(wrong);
-    // A slip in three characters is a typing error, more is another word.
+    // One wrong character in three is a typing error. More make another word.
     let limit = wrong.len() / 3;
     names
         .into_iter()
@@ -17,12 +17,12 @@ pub(crate) fn nearest<'a>(
         .map(|(_, name)| name)
 }
 
-/// `name` without what people mistype most: case and underscores.
+/// `name` without case and underscores, which are mistyped most often.
 fn plain(name: &str) -> Vec<char> {
     name.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
 }
 
-/// How many characters have to be put in, taken out or replaced to get from `a` to `b`.
+/// How many characters must be inserted, removed or replaced to turn `a` into `b`.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.iter().enumerate() {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognised_and_another_word_is_not() {
+    fn typo_is_recognised_and_another_word_is_not() {
         let names = ["self", "user_id", "order", "tx"];
         for (wrong, right) in [
             ("userid", Some("user_id")),

@@ -1,13 +1,13 @@
-//! What the macros write, compared with `snapshots/*.rs`.
+//! Compares the output of the macros with `snapshots/*.rs`.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p lock-macros` writes them anew. Review the difference: it is what every
-//! locked function of every user becomes.
+//! `UPDATE_EXPECT=1 cargo test -p lock-macros` updates the files. Review every difference: each
+//! locked function of each user expands to this code.
 
 use expect_test::{ExpectFile, expect_file};
 use proc_macro2::TokenStream;
 use quote::quote;
 
-#[allow(clippy::needless_pass_by_value)] // as `expect_file!` makes it
+#[allow(clippy::needless_pass_by_value)] // `expect_file!` returns a value
 fn check(expansion: TokenStream, expected: ExpectFile) {
     let text = expansion.to_string();
     let file = syn::parse2(expansion).unwrap_or_else(|error| panic!("{error}: {text}"));

@@ -6,18 +6,18 @@
 //! hole     = "<" expression ">" | "{" expression "}" ;
 //! ```
 //!
-//! A hole ends at the first closer for which what stands between parses as one whole Rust expression.
-//! `<a.b[0]>`, `<f::<u64>(x)>` and `<if a > b { 1 } else { 2 }>` are holes; `<a > b>` is not, because
-//! `a` is an expression already: such an expression goes in parentheses.
+//! A hole ends at the first closer where the text so far parses as one whole Rust expression.
+//! `<a.b[0]>`, `<f::<u64>(x)>` and `<if a > b { 1 } else { 2 }>` are holes. `<a > b>` is not,
+//! because `a` is already an expression. Write `<(a > b)>` instead.
 //!
-//! The text is scanned before it is parsed. Handing half a string literal to the compiler's lexer
-//! makes it report an error of its own, whatever is done with the result.
+//! The text is scanned before it is parsed. If the compiler's lexer got half a string literal, it
+//! would report an error even if the result is discarded.
 
 use syn::Expr;
 
 /// A parsed template.
 pub(crate) struct Template {
-    /// The template as it was written. It names metrics and spans.
+    /// The template as it was written, which names metrics and spans.
     pub(crate) source: String,
     pub(crate) parts: Vec<Part>,
 }
@@ -28,7 +28,7 @@ pub(crate) enum Part {
     Hole(Expr),
 }
 
-/// What is wrong with a template. `validate` has the words.
+/// What is wrong with a template. `messages` has the words.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// Nothing at all.
@@ -39,9 +39,9 @@ pub(crate) enum Mistake {
     Unclosed { open: char, close: char },
     /// `id>`
     Unmatched { close: char },
-    /// `{id:>8}`; holds `id`.
+    /// `{id:>8}`, where `expression` is `id`.
     Format { expression: String, open: char, close: char },
-    /// `<a b>`; holds what stands up to the first closer.
+    /// `<a b>`, where `text` ends before the first closer.
     NotAnExpression { text: String, open: char, close: char },
 }
 
@@ -79,7 +79,7 @@ impl Template {
         Ok(Self { source: source.to_owned(), parts })
     }
 
-    /// Whether every call gets the same key.
+    /// Whether the key is the same for every call.
     pub(crate) fn is_constant(&self) -> bool {
         !self.parts.iter().any(|part| matches!(part, Part::Hole(_)))
     }
@@ -100,7 +100,7 @@ fn closer(open: char) -> Option<char> {
     }
 }
 
-/// Reads the hole that `text` starts with, its opener taken off, and returns what follows it.
+/// Parses the hole at the start of `text`, after its opener, and returns the rest of `text`.
 fn hole(text: &str, open: char, close: char) -> Result<(Expr, &str), Mistake> {
     let mut first = None;
     for end in candidates(text, close) {
@@ -113,7 +113,7 @@ fn hole(text: &str, open: char, close: char) -> Result<(Expr, &str), Mistake> {
         }
         first.get_or_insert(inside);
     }
-    // Where the scanner met no closer (`<a(>`), the first one in sight bounds what is quoted.
+    // If the scanner found no closer (`<a(>`), the message quotes the text up to the first one.
     let Some(inside) = first.or_else(|| text.find(close).map(|end| &text[..end])) else {
         return Err(Mistake::Unclosed { open, close });
     };
@@ -131,10 +131,10 @@ fn format_argument(inside: &str) -> Option<String> {
         .then(|| expression.trim().to_owned())
 }
 
-/// Where `close` stands in `text` outside of literals, comments and brackets.
+/// The positions of `close` in `text` outside literals, comments and brackets.
 ///
-/// Ends where the text cannot be the start of an expression, so that nothing is handed to the
-/// lexer that it would complain about.
+/// Stops where the text cannot be the start of an expression, so that the lexer never gets text
+/// that it would report.
 fn candidates(text: &str, close: char) -> Vec<usize> {
     let mut found = Vec::new();
     let mut brackets = Vec::new();
@@ -160,8 +160,8 @@ fn candidates(text: &str, close: char) -> Vec<usize> {
     found
 }
 
-/// The length of the token that `text` starts with, or of one character of it; `None` where the
-/// compiler's lexer would report an error.
+/// The length of the first token of `text`, or of one character of it. `None` if the compiler's
+/// lexer would report an error.
 fn token(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     match first {
@@ -200,7 +200,7 @@ fn string(text: &str) -> Option<usize> {
     None
 }
 
-/// `r"…"` and `r#"…"#`, the prefix being `prefix` bytes long; `None` if this is not one.
+/// `r"…"` and `r#"…"#`, after a prefix of `prefix` bytes. `None` if `text` is not a raw string.
 fn raw_string(text: &str, prefix: usize) -> Option<usize> {
     let hashes = text[prefix..].chars().take_while(|c| *c == '#').count();
     let start = prefix + hashes + 1;
@@ -247,5 +247,5 @@ fn block_comment(text: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[path = "template/tests.rs"] // this file is compiled into the fuzz targets, too
+#[path = "template/tests.rs"] // the fuzz targets include this file by its path
 mod tests;

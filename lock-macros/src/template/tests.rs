@@ -3,7 +3,7 @@ use quote::ToTokens as _;
 
 use super::*;
 
-/// The parts of `source`, holes in brackets as their tokens.
+/// The parts of `source`. Holes are written as their tokens in brackets.
 fn parts(source: &str) -> Result<Vec<String>, Mistake> {
     Ok(Template::parse(source)?
         .parts
@@ -15,7 +15,7 @@ fn parts(source: &str) -> Result<Vec<String>, Mistake> {
         .collect())
 }
 
-/// The one hole of `source`, as it was written, less its spaces.
+/// The only hole of `source`, without spaces.
 fn one_hole(source: &str) -> String {
     let parts = parts(source).unwrap_or_else(|mistake| panic!("{source}: {mistake:?}"));
     assert_eq!(parts.len(), 1, "{source}: {parts:?}");
@@ -23,7 +23,7 @@ fn one_hole(source: &str) -> String {
 }
 
 #[test]
-fn a_hole_ends_where_a_whole_expression_ends() {
+fn hole_ends_where_a_whole_expression_ends() {
     for expression in [
         "user_id",
         "r#type",
@@ -71,7 +71,7 @@ fn a_hole_ends_where_a_whole_expression_ends() {
         "[a > b, c][0]",
         "|| a > b",
     ] {
-        // A comment leaves no tokens, and closures with `>` in their body need parentheses.
+        // A comment leaves no tokens. A closure with `>` in its body needs parentheses in `<…>`.
         let same = match expression {
             "a /* > */" | "a /* /* > */ > */" => "a".to_owned(),
             "|| a > b" => continue,
@@ -103,7 +103,7 @@ fn text_and_holes_alternate() {
 }
 
 #[test]
-fn every_mistake_is_told_apart() {
+fn mistakes_are_distinguished() {
     let empty = |open, close| Mistake::EmptyHole { open, close };
     let unclosed = |open, close| Mistake::Unclosed { open, close };
     let format = |e: &str, open, close| Mistake::Format { expression: e.to_owned(), open, close };
@@ -145,24 +145,24 @@ fn every_mistake_is_told_apart() {
 }
 
 #[test]
-fn what_every_call_shares_is_a_constant() {
+fn template_without_holes_is_constant() {
     assert!(Template::parse("order:<<id>>").unwrap().is_constant());
     assert!(!Template::parse("order:<id>").unwrap().is_constant());
 }
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(source in r#"[a-z0-9<>{}()\[\]'"/*\\:.|>= é-]{0,24}"#) {
+    fn any_text_is_parsed_or_rejected(source in r#"[a-z0-9<>{}()\[\]'"/*\\:.|>= é-]{0,24}"#) {
         drop(parts(&source));
     }
 
     #[test]
-    fn any_string_is_read_or_refused(source in any::<String>()) {
+    fn any_string_is_parsed_or_rejected(source in any::<String>()) {
         drop(parts(&source));
     }
 
     #[test]
-    fn doubled_text_comes_back(text in "[a-z<>{}:]{1,16}") {
+    fn doubled_characters_are_literals(text in "[a-z<>{}:]{1,16}") {
         let doubled: String = text
             .chars()
             .flat_map(|c| std::iter::repeat_n(c, if "<>{}".contains(c) { 2 } else { 1 }))
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn holes_stand_where_they_were_put(
+    fn holes_keep_their_positions(
         pieces in prop::collection::vec(("[a-z:.]{1,4}", "[a-z]{1,3}_", any::<bool>()), 1..5)
     ) {
         let mut source = String::new();

@@ -1,32 +1,27 @@
-//! The arguments by name: unknown ones, doubled ones, ones without a name.
+//! The values by name. Rejects unknown names, names given twice, and values without a name.
 
-use proc_macro2::{Ident, Span};
-use syn::{Error, Expr};
+use proc_macro2::Ident;
+use syn::Expr;
 
-use super::{Mistakes, at, list, word};
-use crate::args::{Arg, Args};
+use crate::args::{Arg, Args, word};
+use crate::messages::{self, Mistakes};
 use crate::nearest;
 
-/// The values by name.
+/// The values that were given, by name, in the order in which they were written.
 #[derive(Default)]
 pub(super) struct Values<'a> {
-    pub(super) key: Option<&'a Expr>,
-    pub(super) client: Option<&'a Expr>,
-    pub(super) lease: Option<&'a Expr>,
-    pub(super) on_busy: Option<&'a Expr>,
-    pub(super) on_error: Option<&'a Expr>,
-    pub(super) on_lost: Option<&'a Expr>,
-    pub(super) root: Option<&'a Expr>,
-    pub(super) settings: Vec<(&'a Ident, &'a Expr)>,
+    named: Vec<(&'a Ident, &'a Expr)>,
+    /// What was probably meant as the key. A second message about a missing key would be noise.
+    maybe_key: Option<&'a Expr>,
 }
 
-/// Every argument there is, as the message lists them.
+/// All arguments, in the order in which the message lists them.
 const ARGUMENTS: [&str; 12] = [
     "key", "ttl", "wait", "max_hold", "min_hold", "renew", "client", "lease", "on_busy",
     "on_error", "on_lost", "crate",
 ];
 
-/// What other libraries call our arguments.
+/// The names that other libraries use for these arguments.
 const SYNONYMS: [(&str, &[&str]); 9] = [
     ("key", &["name", "prefix", "id", "resource", "lock"]),
     ("ttl", &["expire", "expires", "expiry", "expiration", "lease_time", "duration", "ex", "px"]),
@@ -42,51 +37,49 @@ const SYNONYMS: [(&str, &[&str]); 9] = [
 impl<'a> Values<'a> {
     pub(super) fn read(args: &'a Args, mistakes: &mut Mistakes) -> Self {
         let mut values = Self::default();
-        let mut seen: Vec<&Ident> = Vec::new();
         for arg in &args.list {
             let (name, value) = match arg {
                 Arg::Named { name, value } => (name, value),
                 Arg::Bare(value) => {
-                    mistakes.push(bare(value));
-                    // It was meant as the key, most likely: no second complaint about a missing one.
-                    values.key.get_or_insert(value);
+                    mistakes.push(match word(value).filter(|name| is_argument(name)) {
+                        Some(name) => messages::no_value(name),
+                        None => messages::no_name(value),
+                    });
+                    values.maybe_key.get_or_insert(value);
                     continue;
                 }
             };
-            if seen.contains(&name) {
-                mistakes.push(at(name, format!("`{name}` is given twice: remove one of them")));
+            if values.named.iter().any(|(seen, _)| *seen == name) {
+                mistakes.push(messages::argument_twice(name));
                 continue;
             }
-            seen.push(name);
-            match name.to_string().as_str() {
-                "key" => values.key = Some(value),
-                "client" => values.client = Some(value),
-                "lease" => values.lease = Some(value),
-                "on_busy" => values.on_busy = Some(value),
-                "on_error" => values.on_error = Some(value),
-                "on_lost" => values.on_lost = Some(value),
-                "crate" => values.root = Some(value),
-                "ttl" | "wait" | "max_hold" | "min_hold" | "renew" => {
-                    values.settings.push((name, value));
-                }
-                unknown => {
-                    mistakes.push(unknown_argument(name, unknown));
-                    if nearest_argument(unknown) == Some("key") {
-                        values.key.get_or_insert(value);
-                    }
+            values.named.push((name, value));
+            if !is_argument(name) {
+                let nearest = nearest_argument(&name.to_string());
+                mistakes.push(messages::unknown_argument(name, nearest, &ARGUMENTS));
+                if nearest == Some("key") {
+                    values.maybe_key.get_or_insert(value);
                 }
             }
         }
         values
     }
+
+    pub(super) fn key(&self) -> Option<&'a Expr> {
+        self.get("key").or(self.maybe_key)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a Expr> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'a Ident, &'a Expr)> {
+        self.named.iter().copied()
+    }
 }
 
-fn unknown_argument(name: &Ident, text: &str) -> Error {
-    let hint = match nearest_argument(text) {
-        Some(argument) => format!("did you mean `{argument}`?"),
-        None => format!("the arguments are {}", list(ARGUMENTS)),
-    };
-    at(name, format!("unknown argument `{text}`; {hint}"))
+fn is_argument(name: &Ident) -> bool {
+    ARGUMENTS.iter().any(|known| name == known)
 }
 
 fn nearest_argument(text: &str) -> Option<&'static str> {
@@ -95,16 +88,4 @@ fn nearest_argument(text: &str) -> Option<&'static str> {
         .find(|(_, synonyms)| synonyms.contains(&text))
         .map(|(argument, _)| *argument)
         .or_else(|| nearest::nearest(text, ARGUMENTS))
-}
-
-fn bare(value: &Expr) -> Error {
-    if let Some(name) = word(value).filter(|name| ARGUMENTS.iter().any(|known| name == known)) {
-        return at(value, format!("`{name}` needs a value: `{name} = ..`"));
-    }
-    at(value, "this argument has no name: write `key = ..`")
-}
-
-/// `key: ".."` for `key = ".."`.
-pub(crate) fn colon_for_equals(span: Span, name: &Ident) -> Error {
-    Error::new(span, format!("arguments are given with `=`: write `{name} = ..`"))
 }
