@@ -1,4 +1,4 @@
-//! What each argument of the attribute does.
+//! The effect of each argument of the attribute.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use lock_core::{Error, ErrorKind, FencingToken, Key, LockClient, LockOptions, Lo
 use lock_core::{distributed_lock, key};
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Counter, alone, client, taken};
+use crate::support::{Counter, client, held_by_another, store_and_client};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
-async fn ttl_is_ignored() {
+async fn ttl_sets_the_length_of_the_lease() {
     #[distributed_lock(key = "a", ttl = "1m30s", lease = lease)]
     async fn literal() -> Result<Duration, Error> {
         Ok(lease.remaining())
@@ -23,7 +23,7 @@ async fn ttl_is_ignored() {
         Ok(lease.remaining())
     }
 
-    let (_, client) = alone();
+    let (_, client) = store_and_client();
     client
         .scope(async {
             let remaining = literal().await.unwrap();
@@ -37,7 +37,7 @@ async fn ttl_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_is_ignored() {
+async fn wait_limits_the_wait() {
     #[distributed_lock(key = "a", wait = "2s")]
     async fn some() -> Result<(), Error> {
         Ok(())
@@ -53,7 +53,7 @@ async fn wait_is_ignored() {
         Ok(())
     }
 
-    let (client, guard) = taken("a").await;
+    let (client, guard) = held_by_another("a").await;
     client
         .scope(async {
             let start = Instant::now();
@@ -73,7 +73,7 @@ async fn wait_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_is_ignored() {
+async fn max_hold_ends_the_lease() {
     #[distributed_lock(key = "a", ttl = "1s", max_hold = "5s")]
     async fn bounded() -> Result<(), Error> {
         sleep(60 * SECOND).await;
@@ -86,7 +86,7 @@ async fn max_hold_is_ignored() {
         Ok(())
     }
 
-    let (store, plain) = alone();
+    let (store, plain) = store_and_client();
     let start = Instant::now();
     let error = plain.scope(bounded()).await.unwrap_err();
     assert!(
@@ -103,7 +103,7 @@ async fn max_hold_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_hold_is_ignored() {
+async fn min_hold_keeps_the_key() {
     #[distributed_lock(key = "a", min_hold = "5s")]
     async fn quick() -> Result<(), Error> {
         Ok(())
@@ -114,21 +114,21 @@ async fn min_hold_is_ignored() {
         Ok(())
     }
 
-    let (store, one) = alone();
+    let (store, one) = store_and_client();
     let other = client(&store);
     one.scope(quick()).await.unwrap();
-    assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "given back early");
+    assert!(other.mutex("a").try_lock().await.unwrap().is_none(), "released early");
     sleep(6 * SECOND).await;
     let holding = LockClient::builder(store.clone())
         .with_defaults(LockOptions::new().with_min_hold(5 * SECOND))
         .build()
         .unwrap();
     holding.scope(quicker()).await.unwrap();
-    assert!(other.mutex("a").try_lock().await.unwrap().is_some(), "kept");
+    assert!(other.mutex("a").try_lock().await.unwrap().is_some(), "still held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn renew_is_ignored() {
+async fn renew_overrides_the_client() {
     #[distributed_lock(key = "a", ttl = "1s", renew = false)]
     async fn fixed() -> Result<(), Error> {
         sleep(60 * SECOND).await;
@@ -151,7 +151,7 @@ async fn renew_is_ignored() {
 }
 
 #[tokio::test]
-async fn client_is_ignored() {
+async fn client_may_be_any_expression() {
     struct Service {
         locks: std::sync::Arc<LockClient>,
         spare: Mutex<Option<LockClient>>,
@@ -163,7 +163,8 @@ async fn client_is_ignored() {
             Ok(())
         }
 
-        // The lock guard of this expression must not live while the function waits, or the future would not be `Send`.
+        // If the lock guard of this expression lived during the wait, the future would not be
+        // `Send`.
         #[distributed_lock(key = "a", client = self.spare.lock().unwrap().clone().unwrap())]
         async fn of_a_temporary(&self) -> Result<(), Error> {
             Ok(())
@@ -174,7 +175,7 @@ async fn client_is_ignored() {
         future
     }
 
-    let (_, client) = alone();
+    let (_, client) = store_and_client();
     let spare = Mutex::new(Some(client.clone()));
     let service = Service { locks: client.into(), spare };
     sendable(service.of_a_field()).await.unwrap();
@@ -182,7 +183,7 @@ async fn client_is_ignored() {
 }
 
 #[tokio::test]
-async fn key_takes_no_expression() {
+async fn key_may_be_any_expression() {
     #[distributed_lock(key = name, lease = lease)]
     async fn borrowed(name: &str) -> Result<String, Error> {
         Ok(lease.key().as_str().to_owned())
@@ -202,7 +203,7 @@ async fn key_takes_no_expression() {
         Ok(format!("{}{fixed}", lease.key().as_str()))
     }
 
-    let (_, client) = alone();
+    let (_, client) = store_and_client();
     client
         .scope(async {
             assert_eq!(borrowed("a:b").await.unwrap(), "a:b");
@@ -214,7 +215,7 @@ async fn key_takes_no_expression() {
 }
 
 #[tokio::test]
-async fn lease_is_not_bound() {
+async fn lease_is_bound_in_the_body() {
     #[distributed_lock(key = "order:<id>", lease = lease)]
     async fn tokens(id: u64) -> Result<FencingToken, Error> {
         assert!(lease.is_valid());
@@ -223,7 +224,7 @@ async fn lease_is_not_bound() {
         Ok(lease.fencing_token())
     }
 
-    let (_, client) = alone();
+    let (_, client) = store_and_client();
     client
         .scope(async {
             let first = tokens(1).await.unwrap();
@@ -262,8 +263,8 @@ fn why(error: &Error) -> &'static str {
 }
 
 #[tokio::test]
-async fn handlers_cannot_use_self() {
-    let (client, guard) = taken("a").await;
+async fn handlers_may_use_self() {
+    let (client, guard) = held_by_another("a").await;
     let handlers = || Handlers { name: "me" };
     client
         .scope(async {
@@ -275,8 +276,9 @@ async fn handlers_cannot_use_self() {
     drop(guard);
 }
 
+/// The fault: a body continues after the loss without `on_lost = finish`, or stops in spite of it.
 #[tokio::test(start_paused = true)]
-async fn on_lost_is_ignored() {
+async fn on_lost_cancels_or_finishes_the_body() {
     #[distributed_lock(key = "a", ttl = "1s")]
     async fn cancelled(ended: &Counter) -> Result<(), Error> {
         sleep(60 * SECOND).await;
@@ -296,7 +298,7 @@ async fn on_lost_is_ignored() {
         std::future::pending().await
     }
 
-    let (store, client) = alone();
+    let (store, client) = store_and_client();
     let steal = async || {
         sleep(SECOND / 2).await;
         store.flush();
@@ -312,9 +314,10 @@ async fn on_lost_is_ignored() {
     assert!(lost);
 }
 
-/// A sibling under an outer lease has its turn when that is over: it does not begin, though the one before it went on.
+/// A sibling whose turn comes after the outer lease has ended does not start, although the sibling
+/// before it continued with `on_lost = finish`.
 #[tokio::test(start_paused = true)]
-async fn a_sibling_begins_under_a_lease_that_is_over() {
+async fn sibling_does_not_start_after_the_lease_ended() {
     #[distributed_lock(key = "a", ttl = "1s", wait = "5m", on_lost = finish)]
     async fn sibling(begun: &Counter) -> Result<(), Error> {
         begun.count();
@@ -328,7 +331,7 @@ async fn a_sibling_begins_under_a_lease_that_is_over() {
         first.and(second)
     }
 
-    let (store, client) = alone();
+    let (store, client) = store_and_client();
     let begun = Counter::default();
     let steal = async {
         sleep(SECOND / 2).await;
@@ -339,8 +342,9 @@ async fn a_sibling_begins_under_a_lease_that_is_over() {
     assert_eq!(begun.get(), 1);
 }
 
+/// The fault: an argument is evaluated twice, or after the lock was acquired.
 #[tokio::test]
-async fn an_argument_is_evaluated_twice_or_late() {
+async fn arguments_are_evaluated_once_and_before_the_body() {
     struct Log(LockClient, Mutex<Vec<&'static str>>);
 
     impl Log {
@@ -361,7 +365,7 @@ async fn an_argument_is_evaluated_twice_or_late() {
         }
     }
 
-    let (_, client) = alone();
+    let (_, client) = store_and_client();
     let log = Log(client, Mutex::default());
     log.noted().await.unwrap();
     let noted = log.1.into_inner().unwrap();

@@ -1,15 +1,15 @@
-//! All that the caller passed is dropped before the lock is released.
+//! Everything that the caller passed is dropped before the lock is released.
 //!
-//! A transaction that ends after the release is the fault that the lock was to prevent.
+//! Otherwise a transaction could end after the release, which is what the lock should prevent.
 
 use std::sync::{Arc, Mutex};
 
 use lock_core::store::MemoryStore;
 use lock_core::{Error, KeyPart, KeyWriter, distributed_lock};
 
-use crate::support::alone;
+use crate::support::store_and_client;
 
-/// Notes, when it is dropped, whether the lock was held then.
+/// Records on drop whether the lock is held.
 #[derive(Debug)]
 struct Probe {
     name: &'static str,
@@ -58,10 +58,10 @@ async fn all_kinds(
     Ok(())
 }
 
-// getlago/lago-api#3413 and the kind of U17: what ends with the call must end under the lock.
+/// getlago/lago-api#3413 and similar (U17): an argument outlives the lock.
 #[tokio::test]
-async fn an_argument_outlives_the_lock() {
-    let (store, client) = alone();
+async fn arguments_are_dropped_before_the_release() {
+    let (store, client) = store_and_client();
     let log = Log::default();
     let probe = |name| Probe { name, store: store.clone(), log: Arc::clone(&log) };
     let call = all_kinds(
@@ -83,7 +83,7 @@ async fn an_argument_outlives_the_lock() {
     for (name, held) in &*dropped {
         assert!(held, "`{name}` was dropped after the release: {dropped:?}");
     }
-    // In their own order, as without the attribute.
+    // In the same order as without the attribute.
     assert_eq!(
         dropped[..3].iter().map(|(name, _)| *name).collect::<Vec<_>>(),
         ["used", "first", "reassigned"]
@@ -104,8 +104,8 @@ impl Pair {
 }
 
 #[tokio::test]
-async fn self_outlives_the_lock() {
-    let (store, client) = alone();
+async fn self_is_dropped_before_the_release() {
+    let (store, client) = store_and_client();
     let log = Log::default();
     let probe = |name| Probe { name, store: store.clone(), log: Arc::clone(&log) };
     let pair = || Pair { one: probe("one"), two: probe("two") };
@@ -133,8 +133,8 @@ impl Boxed for Service {
 }
 
 #[tokio::test]
-async fn an_argument_of_an_async_trait_outlives_the_lock() {
-    let (store, client) = alone();
+async fn async_trait_arguments_are_dropped_before_the_release() {
+    let (store, client) = store_and_client();
     let log = Log::default();
     let probe = |name| Probe { name, store: store.clone(), log: Arc::clone(&log) };
     client.scope(Service.boxed(probe("one"), probe("_"), probe("_named"))).await.unwrap();
@@ -149,9 +149,10 @@ async fn lost(log: &Log, probe: Probe, _: Probe) {
     std::future::pending::<()>().await;
 }
 
+/// The fault: the caller learns of the loss while the body still holds its resources.
 #[tokio::test(start_paused = true)]
-async fn a_lost_body_outlives_the_report_of_its_loss() {
-    let (store, client) = alone();
+async fn lost_body_is_dropped_before_on_error_runs() {
+    let (store, client) = store_and_client();
     let log = Log::default();
     let probe = |name| Probe { name, store: store.clone(), log: Arc::clone(&log) };
     let steal = async {

@@ -1,4 +1,4 @@
-//! A locked function that ends in each of the ways in which one can.
+//! A locked function that can end in every possible way.
 
 use lock_core::{Error, distributed_lock};
 
@@ -24,11 +24,11 @@ pub(crate) enum End {
 }
 
 impl End {
-    /// Those behind which the caller goes on.
+    /// The ends after which the call returns.
     pub(crate) const RETURNS: [Self; 4] =
         [Self::Value, Self::Error, Self::EarlyReturn, Self::QuestionMark];
 
-    /// Whether the caller got what the body ended with.
+    /// Checks that the caller got the result of the body.
     pub(crate) fn check(self, result: Result<u64, OrderError>) {
         match (self, result) {
             (Self::Value, Ok(7))
@@ -39,7 +39,7 @@ impl End {
     }
 }
 
-/// Called for the user 7.
+/// Only for user 7.
 #[distributed_lock(key = "order:<user_id>")]
 pub(crate) async fn ending(user_id: u64, end: End) -> Result<u64, OrderError> {
     lock_core::assert_locked("order:7");

@@ -1,16 +1,16 @@
-//! `#[instrument]` beside the lock: what it covers depends on which stands nearer to the function.
+//! `#[instrument]` and the lock: the order of the attributes decides what the span covers.
 
 use lock_core::{Error, distributed_lock};
 use tracing::instrument;
 
-use crate::support::{alone, taken};
+use crate::support::{held_by_another, store_and_client};
 
 /// The name of the span that encloses this code.
 fn span() -> Option<&'static str> {
     tracing::Span::current().metadata().map(tracing::Metadata::name)
 }
 
-/// A key that notes in which span it was made, which is before the wait.
+/// A key that records the span in which it was made, before the wait.
 fn key(noted: &mut Option<&'static str>) -> &'static str {
     *noted = span();
     "a"
@@ -29,9 +29,9 @@ async fn above(noted: &mut Option<&'static str>) -> Result<Option<&'static str>,
 }
 
 #[tokio::test]
-async fn the_order_of_attributes_is_the_other_way_round() {
+async fn attribute_order_decides_what_the_span_covers() {
     let _subscriber = tracing::subscriber::set_default(tracing_subscriber::registry());
-    let (_, client) = alone();
+    let (_, client) = store_and_client();
     let mut waiting = None;
     assert_eq!(client.scope(below(&mut waiting)).await.unwrap(), Some("below"));
     assert_eq!(waiting, Some("below"), "below the lock the span covers the waiting");
@@ -47,7 +47,7 @@ struct State {
     _more: NotDebug,
 }
 
-// Patterns of the signature are read by `#[instrument]`, which would want `Debug` of what it finds.
+// `#[instrument]` reads the patterns of the signature, and requires `Debug` of the names in them.
 #[distributed_lock(key = "order:<name>", wait = none)]
 #[instrument(skip(db), err)]
 async fn patterns(
@@ -62,9 +62,9 @@ async fn patterns(
 }
 
 #[tokio::test]
-async fn instrument_trips_over_patterns() {
+async fn instrument_accepts_patterns() {
     let state = || State { db: NotDebug, name: 7, _more: NotDebug };
-    let (client, guard) = taken("order:7").await;
+    let (client, guard) = held_by_another("order:7").await;
     assert!(client.scope(patterns(state(), NotDebug, 1, 2)).await.unwrap_err().is_busy());
     guard.release().await.unwrap();
     assert_eq!(client.scope(patterns(state(), NotDebug, 1, 2)).await.unwrap(), 9);

@@ -1,10 +1,10 @@
-//! Which values give which keys.
+//! The keys that values give.
 
 use std::collections::HashSet;
 
 use lock_core::{Error, ErrorKind, Key, KeyPart, distributed_lock, key};
 
-use crate::support::{Counter, alone};
+use crate::support::{Counter, store_and_client};
 
 #[distributed_lock(key = "order:<user_id>", lease = lease)]
 async fn changing(mut user_id: String) -> Result<(String, String), Error> {
@@ -19,10 +19,11 @@ async fn moving(user_id: String) -> Result<String, Error> {
     Ok(lease.key().as_str().to_owned())
 }
 
-// ShedLock#1284, #1753; rhsm-subscriptions#6598 (U13).
+/// ShedLock#1284, #1753; rhsm-subscriptions#6598 (U13): the key changes with an argument that the
+/// body changes.
 #[tokio::test]
-async fn a_key_follows_what_the_body_does_to_an_argument() {
-    let (_, client) = alone();
+async fn key_ignores_what_the_body_does_to_arguments() {
+    let (_, client) = store_and_client();
     client
         .scope(async {
             let (key, value) = changing("7".to_owned()).await.unwrap();
@@ -38,10 +39,11 @@ async fn two(a: &str, b: &str, ran: &Counter) -> Result<String, Error> {
     Ok(lease.key().as_str().to_owned())
 }
 
-// klock's NullPointerException kind (U13); festabook#1028 (P13). `None` does not compile: macros/ui/fail/hole_is_no_key_part.rs.
+/// klock's `NullPointerException` and similar (U13); festabook#1028 (P13): all callers without a
+/// value share one lock. `None` does not compile: `macros/ui/fail/hole_is_no_key_part.rs`.
 #[tokio::test]
-async fn an_empty_value_locks_everybody() {
-    let (store, client) = alone();
+async fn empty_value_is_rejected() {
+    let (store, client) = store_and_client();
     let ran = Counter::default();
     for (a, b) in [("", "x"), ("x", ""), ("", "")] {
         let error = client.scope(two(a, b, &ran)).await.unwrap_err();
@@ -51,10 +53,10 @@ async fn an_empty_value_locks_everybody() {
     assert!(store.is_empty());
 }
 
-// festabook#1028 (P13); the `a = "1:2", b = "3"` of U13.
+/// festabook#1028 (P13), and `a = "1:2", b = "3"` of U13: two pairs of values share a key.
 #[tokio::test]
-async fn different_values_share_a_key() {
-    let (_, client) = alone();
+async fn different_values_give_different_keys() {
+    let (_, client) = store_and_client();
     let ran = Counter::default();
     let long = "x".repeat(10_000);
     let longer = "x".repeat(10_001);
@@ -102,8 +104,8 @@ async fn with_template(cart: &Cart) -> Result<String, Error> {
 }
 
 #[tokio::test]
-async fn key_and_attribute_differ() {
-    let (_, client) = alone();
+async fn key_macro_and_attribute_give_the_same_key() {
+    let (_, client) = store_and_client();
     let cart = Cart { user: UserId(7), items: vec!["a:b".to_owned(), "c".to_owned()] };
     let of_attribute = client.scope(with_template(&cart)).await.unwrap();
     let of_macro: Result<Key, Error> =
@@ -117,7 +119,7 @@ async fn key_and_attribute_differ() {
 }
 
 #[tokio::test]
-async fn a_template_shows_values_in_logs() {
+async fn debug_output_of_a_key_hides_values() {
     let id = "secret";
     let shown = format!("{:?}", key!("order:<id>").unwrap());
     assert!(shown.contains("order:<id>") && !shown.contains("secret"), "{shown}");

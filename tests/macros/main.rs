@@ -1,6 +1,6 @@
-//! What locked functions do: generated code run against the memory store.
+//! The behaviour of locked functions: generated code runs against the memory store.
 
-// Tests stand for callers, who spawn as they like; helpers of tests are tests.
+// Tests are callers, which may spawn freely. Helpers may unwrap as tests do.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 mod arguments;

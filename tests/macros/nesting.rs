@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, FencingToken, LockClient, distributed_lock};
 
-use crate::support::alone;
+use crate::support::store_and_client;
 
 #[distributed_lock(key = "order:<id>", lease = lease, wait = none)]
 async fn inner(id: u64) -> Result<FencingToken, Error> {
@@ -16,34 +16,35 @@ async fn inner(id: u64) -> Result<FencingToken, Error> {
 
 #[distributed_lock(key = "order:<id>", lease = lease)]
 async fn outer(id: u64) -> Result<(), Error> {
-    assert_eq!(inner(id).await?, lease.fencing_token(), "another lock inside of the lock");
-    // The inner one gave nothing back.
+    assert_eq!(inner(id).await?, lease.fencing_token(), "the inner call took another lock");
+    // The inner call did not release the lock.
     lock_core::assert_locked(lock_core::key!("order:<id>"));
     assert!(lease.is_valid());
     assert_ne!(inner(id + 1).await?, lease.fencing_token());
     Ok(())
 }
 
-// redisson#4796 (R20): an error or an entry, never a hang.
+/// redisson#4796 (R20): a nested call waits for itself. It must enter the lock or fail, but never
+/// hang.
 #[tokio::test]
-async fn a_nested_call_waits_for_itself() {
-    let (store, client) = alone();
+async fn nested_call_enters_the_held_lock() {
+    let (store, client) = store_and_client();
     client.scope(outer(7)).await.unwrap();
     assert!(store.is_empty());
 }
 
-/// How many run at once, and the most that ever did.
+/// How many siblings run now, how many ran at once at most, and in which order they started.
 #[derive(Default)]
-struct Crowd {
+struct Running {
     now: AtomicUsize,
-    most: AtomicUsize,
+    peak: AtomicUsize,
     order: Mutex<Vec<u64>>,
 }
 
-impl Crowd {
-    async fn visit(&self, name: u64) {
+impl Running {
+    async fn enter(&self, name: u64) {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
+        self.peak.fetch_max(now, Ordering::SeqCst);
         self.order.lock().unwrap().push(name);
         tokio::time::sleep(Duration::from_millis(10)).await;
         self.now.fetch_sub(1, Ordering::SeqCst);
@@ -51,45 +52,45 @@ impl Crowd {
 }
 
 #[distributed_lock(key = "order:<id>")]
-async fn sibling(id: u64, name: u64, crowd: &Crowd) -> Result<(), Error> {
-    crowd.visit(name).await;
+async fn sibling(id: u64, name: u64, running: &Running) -> Result<(), Error> {
+    running.enter(name).await;
     Ok(())
 }
 
 #[distributed_lock(key = "order:<id>")]
-async fn parent(id: u64, crowd: &Crowd) -> Result<(), Error> {
+async fn parent(id: u64, running: &Running) -> Result<(), Error> {
     let (a, b, c) =
-        tokio::join!(sibling(id, 1, crowd), sibling(id, 2, crowd), sibling(id, 3, crowd));
+        tokio::join!(sibling(id, 1, running), sibling(id, 2, running), sibling(id, 3, running));
     a.and(b).and(c)
 }
 
 #[tokio::test(start_paused = true)]
-async fn siblings_run_at_once_under_one_lock() {
-    let (_, client) = alone();
-    let crowd = Crowd::default();
-    client.scope(parent(7, &crowd)).await.unwrap();
-    assert_eq!(crowd.most.load(Ordering::SeqCst), 1);
-    assert_eq!(*crowd.order.lock().unwrap(), [1, 2, 3]);
+async fn siblings_under_one_lock_take_turns() {
+    let (_, client) = store_and_client();
+    let running = Running::default();
+    client.scope(parent(7, &running)).await.unwrap();
+    assert_eq!(running.peak.load(Ordering::SeqCst), 1);
+    assert_eq!(*running.order.lock().unwrap(), [1, 2, 3]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn siblings_run_at_once_without_an_outer_lock() {
-    let (_, client) = alone();
-    let crowd = Crowd::default();
-    let both = async { tokio::join!(sibling(7, 1, &crowd), sibling(7, 2, &crowd)) };
+async fn siblings_without_an_outer_lock_take_turns() {
+    let (_, client) = store_and_client();
+    let running = Running::default();
+    let both = async { tokio::join!(sibling(7, 1, &running), sibling(7, 2, &running)) };
     let (a, b) = client.scope(both).await;
     a.and(b).unwrap();
-    assert_eq!(crowd.most.load(Ordering::SeqCst), 1);
+    assert_eq!(running.peak.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn different_keys_wait_for_each_other() {
-    let (_, client) = alone();
-    let crowd = Crowd::default();
-    let both = async { tokio::join!(sibling(7, 1, &crowd), sibling(8, 2, &crowd)) };
+async fn different_keys_do_not_wait_for_each_other() {
+    let (_, client) = store_and_client();
+    let running = Running::default();
+    let both = async { tokio::join!(sibling(7, 1, &running), sibling(8, 2, &running)) };
     let (a, b) = client.scope(both).await;
     a.and(b).unwrap();
-    assert_eq!(crowd.most.load(Ordering::SeqCst), 2);
+    assert_eq!(running.peak.load(Ordering::SeqCst), 2);
 }
 
 #[distributed_lock(key = "tree:<root>")]
@@ -103,8 +104,8 @@ async fn descend(root: u64, depth: u32) -> Result<u32, Error> {
 }
 
 #[tokio::test]
-async fn recursion_waits_for_itself() {
-    let (_, client) = alone();
+async fn recursive_call_enters_the_held_lock() {
+    let (_, client) = store_and_client();
     assert_eq!(client.scope(descend(1, 4)).await.unwrap(), 15);
 }
 
@@ -117,8 +118,8 @@ async fn spawning(id: u64, client: &LockClient) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn a_spawned_task_inherits_the_lock() {
-    let (_, client) = alone();
+async fn spawned_task_does_not_inherit_the_lock() {
+    let (_, client) = store_and_client();
     spawning(7, &client).await.unwrap();
 }
 
@@ -130,19 +131,19 @@ async fn by_hand(id: u64, client: &LockClient) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn a_guard_for_a_key_that_the_task_holds_hangs() {
-    let (_, client) = alone();
+async fn locking_a_held_key_by_hand_fails_with_would_deadlock() {
+    let (_, client) = store_and_client();
     by_hand(7, &client).await.unwrap();
 }
 
 #[tokio::test]
-async fn another_client_enters_the_lock_of_the_first() {
+async fn another_client_does_not_enter_the_lock() {
     #[distributed_lock(key = "order:<id>", client = first)]
     async fn outer(id: u64, first: &LockClient, second: &LockClient) -> Result<(), Error> {
         assert!(second.scope(inner(id)).await.unwrap_err().is_busy());
         first.scope(inner(id)).await.map(drop)
     }
 
-    let (store, first) = alone();
+    let (store, first) = store_and_client();
     outer(7, &first, &crate::support::client(&store)).await.unwrap();
 }

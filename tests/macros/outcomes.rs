@@ -1,4 +1,4 @@
-//! Whether the body runs, what the caller gets, and that the lock is free afterwards.
+//! Whether the body runs, what the caller gets, and whether the lock is free afterwards.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lock_core::{Error, ErrorKind, distributed_lock};
 use tokio::time::Instant;
 
 use crate::ending::{End, OrderError, ending};
-use crate::support::{Counter, alone, taken};
+use crate::support::{Counter, held_by_another, store_and_client};
 
 #[distributed_lock(key = "order:<user_id>", wait = none)]
 async fn at_once(user_id: u64, ran: &Counter) -> Result<u64, Error> {
@@ -28,10 +28,11 @@ async fn answering(user_id: u64, ran: &Counter) -> Result<&'static str, Error> {
     Ok("done")
 }
 
-// klock#1, wllock#1, alturkovic/distributed-lock#35 (U11); redis-py#621 (P6).
+/// klock#1, wllock#1, alturkovic/distributed-lock#35 (U11); redis-py#621 (P6): the body runs
+/// although the lock was not acquired.
 #[tokio::test(start_paused = true)]
-async fn a_body_runs_although_the_lock_was_not_acquired() {
-    let (client, guard) = taken("order:7").await;
+async fn body_does_not_run_without_the_lock() {
+    let (client, guard) = held_by_another("order:7").await;
     let ran = Counter::default();
     client
         .scope(async {
@@ -46,7 +47,7 @@ async fn a_body_runs_although_the_lock_was_not_acquired() {
             assert_eq!(answering(7, &ran).await.unwrap(), "busy");
             assert_eq!(ran.get(), 0);
 
-            // The counter counts: another key is free.
+            // The counter works: with a free key the body runs.
             at_once(8, &ran).await.unwrap();
             assert_eq!(ran.get(), 1);
         })
@@ -54,21 +55,21 @@ async fn a_body_runs_although_the_lock_was_not_acquired() {
     guard.release().await.unwrap();
 }
 
-// lock4j#28, klock#13 (U12).
+/// lock4j#28, klock#13 (U12): the lock is not released after an error or an early return.
 #[tokio::test]
-async fn a_lock_is_kept_when_the_body_ends_unusually() {
-    let (store, client) = alone();
+async fn lock_is_released_however_the_body_returns() {
+    let (store, client) = store_and_client();
     for end in End::RETURNS {
         let result = client.scope(ending(7, end)).await;
-        assert!(store.is_empty(), "{end:?}: still held when the caller goes on");
+        assert!(store.is_empty(), "{end:?}: still held when the call returns");
         end.check(result);
     }
 }
 
-// lock4j#28 (U12), unwinding. The release is not awaited then: it is the janitor's.
+/// lock4j#28 (U12), with unwinding. The release is not awaited then, but made in the background.
 #[tokio::test]
-async fn a_lock_is_kept_when_the_body_panics() {
-    let (store, client) = alone();
+async fn lock_is_released_when_the_body_panics() {
+    let (store, client) = store_and_client();
     let task = tokio::spawn({
         let client = client.clone();
         async move { client.scope(ending(7, End::Panic)).await }
@@ -79,17 +80,17 @@ async fn a_lock_is_kept_when_the_body_panics() {
 }
 
 #[tokio::test]
-async fn a_lock_is_kept_when_the_caller_goes_away() {
+async fn lock_is_released_when_the_call_is_dropped() {
     #[distributed_lock(key = "order:<user_id>")]
     async fn never(user_id: u64, started: tokio::sync::oneshot::Sender<u64>) -> Result<(), Error> {
         started.send(user_id).unwrap();
         std::future::pending().await
     }
 
-    let (store, client) = alone();
+    let (store, client) = store_and_client();
     let (started, starts) = tokio::sync::oneshot::channel();
     tokio::select! {
-        _ = client.scope(never(7, started)) => panic!("it never ends"),
+        _ = client.scope(never(7, started)) => panic!("the body never ends"),
         user_id = starts => assert_eq!(user_id, Ok(7)),
     }
     wait_idle(&client).await;
@@ -97,13 +98,13 @@ async fn a_lock_is_kept_when_the_caller_goes_away() {
 }
 
 #[tokio::test]
-async fn an_outage_is_reported_as_busy() {
+async fn outage_is_not_reported_as_busy() {
     #[distributed_lock(key = "nightly", wait = none, on_busy = |_| "busy", on_error = other)]
     async fn job() -> &'static str {
         "done"
     }
 
-    #[allow(clippy::needless_pass_by_value)] // so are handlers called
+    #[allow(clippy::needless_pass_by_value)] // handlers take the error by value
     fn other(error: Error) -> &'static str {
         assert_eq!(error.kind(), ErrorKind::NoClient);
         "outage"
@@ -111,27 +112,28 @@ async fn an_outage_is_reported_as_busy() {
 
     // No client is installed in this process.
     assert_eq!(job().await, "outage");
-    let (client, guard) = taken("nightly").await;
+    let (client, guard) = held_by_another("nightly").await;
     assert_eq!(client.scope(job()).await, "busy");
     guard.release().await.unwrap();
     assert_eq!(client.scope(job()).await, "done");
 }
 
 #[tokio::test]
-async fn on_error_without_on_busy_misses_busy() {
+async fn on_error_without_on_busy_handles_busy() {
     #[distributed_lock(key = "nightly", wait = none, on_error = |error| error.is_busy())]
     async fn job() -> bool {
         panic!("the lock is taken")
     }
 
-    let (client, guard) = taken("nightly").await;
+    let (client, guard) = held_by_another("nightly").await;
     assert!(client.scope(job()).await);
     drop(guard);
 }
 
-// tracing#1863, alturkovic/distributed-lock#14 (U15).
+/// tracing#1863, alturkovic/distributed-lock#14 (U15): the lock covers only the creation of the
+/// future.
 #[tokio::test]
-async fn a_lock_covers_only_the_making_of_the_future() {
+async fn lock_is_held_while_a_boxed_future_runs() {
     #[async_trait::async_trait]
     trait Orders {
         async fn order(&self, user_id: u64) -> Result<bool, Error>;
@@ -149,7 +151,7 @@ async fn a_lock_covers_only_the_making_of_the_future() {
         }
     }
 
-    let (store, client) = alone();
+    let (store, client) = store_and_client();
     let service: Box<dyn Orders> = Box::new(Service(store.clone()));
     let future = service.order(7);
     assert!(store.is_empty(), "locked before the first poll");

@@ -1,8 +1,10 @@
-//! Signatures that attribute macros have broken on: they must compile with no warning of ours.
+//! Signatures that have broken other attribute macros. They must compile without a warning about
+//! generated code.
 //!
-//! cached#114, #217, #230; autometrics#121; axum#587; async-trait#281; tracing#1056, #1615; fastrace#130;
-//! rust-lang/rust#60424 (U14). The lints allowed here are about the fixture itself: it has no callers outside,
-//! bodies that wait for nothing, and futures that hold what the test is about.
+//! cached#114, #217, #230; autometrics#121; axum#587; async-trait#281; tracing#1056, #1615;
+//! fastrace#130; rust-lang/rust#60424 (U14). The lints allowed here are about the fixture itself:
+//! it has no outside callers, some bodies do not await, and some futures hold the values under
+//! test.
 
 #![deny(warnings, clippy::all, clippy::pedantic)]
 #![allow(
@@ -42,7 +44,7 @@ async fn early_return(id: u64) -> Result<&'static str> {
     Ok("some")
 }
 
-// 3. A type alias for `Result` with one parameter, and one with a parameter list of the body's own.
+// 3. A type alias for `Result` with one parameter.
 #[distributed_lock(key = "a:<id>")]
 async fn alias(id: u64) -> Result<()> {
     let _ = id;
@@ -64,7 +66,7 @@ async fn coerced(id: u64) -> Result<Box<dyn Display + Send>> {
     Ok(Box::new(id))
 }
 
-// 6. `impl Trait` inside of the result.
+// 6. `impl Trait` inside the result.
 #[distributed_lock(key = "a:<id>")]
 async fn opaque(id: u64) -> Result<impl Display + Send> {
     Ok(format!("<{id}>"))
@@ -121,13 +123,13 @@ async fn patterns((a, b): (u64, u64), Wrapper(mut c): Wrapper, [d, ..]: [u64; 3]
 
 struct Wrapper(u64);
 
-// 14. Arguments without a name, or hardly one.
+// 14. Arguments without a name, or with an underscore.
 #[distributed_lock(key = "a:<id>")]
 async fn unnamed(id: u64, _: String, _unused: Vec<u8>) -> Result<u64> {
     Ok(id)
 }
 
-// 15. Arguments that are called as what the macro might call its own.
+// 15. Arguments with names that the macro might use itself.
 #[distributed_lock(key = "a:<key>:<guard>:<result>:<lock>:<client>:<error>:<options>:<entered>")]
 #[allow(clippy::too_many_arguments)]
 async fn common_names(
@@ -143,7 +145,7 @@ async fn common_names(
     Ok(key + guard + result + lock + client + error + options + entered)
 }
 
-// 16. The argument in the key moves in the body.
+// 16. The body moves an argument that the key uses.
 #[distributed_lock(key = "a:<name>")]
 async fn moved(name: String) -> Result<Vec<u8>> {
     Ok(name.into_bytes())
@@ -207,7 +209,7 @@ impl Native for Service {
     }
 }
 
-// 23. A body that never ends by itself.
+// 23. A body without a final value, and one that only panics.
 #[distributed_lock(key = "a:<id>")]
 async fn diverging(id: u64) -> Result<u64> {
     loop {
@@ -280,7 +282,7 @@ impl Boxed for Service {
     }
 }
 
-// Beyond the list: raw identifiers, shadowed names, unsafe, a boxed future by hand, recursion, macros.
+// More: raw identifiers, shadowed names, a future boxed by hand, recursion, macros.
 #[distributed_lock(key = "a:<r#type>", lease = r#move)]
 async fn raw_identifiers(r#type: u64) -> Result<FencingToken> {
     Ok(r#move.fencing_token())
@@ -388,7 +390,7 @@ fn assert_send<T: Send>(future: T) -> T {
 }
 
 #[tokio::test]
-async fn a_signature_breaks_the_attribute() -> std::result::Result<(), Anything> {
+async fn every_signature_compiles_and_runs() -> std::result::Result<(), Anything> {
     let client = LockClient::builder(MemoryStore::new()).build()?;
     let service = || Service { client: client.clone(), tenant: "t".to_owned(), count: 1 };
     let all = async {

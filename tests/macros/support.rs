@@ -1,4 +1,4 @@
-//! Clients on one store, as processes on one server.
+//! Clients that share a memory store, as processes share a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,21 +11,21 @@ pub(crate) fn client(store: &MemoryStore) -> LockClient {
     LockClient::builder(store.clone()).build().unwrap()
 }
 
-/// A store with one client.
-pub(crate) fn alone() -> (MemoryStore, LockClient) {
+/// A store and its only client.
+pub(crate) fn store_and_client() -> (MemoryStore, LockClient) {
     let store = MemoryStore::new();
     let client = client(&store);
     (store, client)
 }
 
-/// A client, and a lock on `key` that another process holds.
-pub(crate) async fn taken(key: &str) -> (LockClient, MutexGuard) {
+/// A client, and a guard of `key` that another client holds.
+pub(crate) async fn held_by_another(key: &str) -> (LockClient, MutexGuard) {
     let store = MemoryStore::new();
     let guard = client(&store).mutex(key).lock().await.unwrap();
     (client(&store), guard)
 }
 
-/// Counts how often something happened.
+/// Counts how often an event happened.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter(Arc<AtomicUsize>);
 

@@ -1,19 +1,19 @@
-//! Where the commit is, relative to the lock.
+//! A commit inside the lock, and one after its release.
 
 use std::sync::Mutex;
 
 use lock_core::{Error, distributed_lock};
 use tokio::sync::Barrier;
 
-use crate::support::alone;
+use crate::support::store_and_client;
 
-/// Orders by user, without a unique index, so that the lock alone is on trial.
+/// Orders by user, without a unique index, so that only the lock prevents duplicates.
 #[derive(Default)]
 struct Database {
     committed: Mutex<Vec<u64>>,
 }
 
-/// Sees what was committed when it looks, and what it wrote itself.
+/// Sees the committed orders and its own.
 struct Transaction<'a> {
     database: &'a Database,
     written: Vec<u64>,
@@ -59,12 +59,13 @@ async fn order(database: &Database, user: u64) -> Result<(), Error> {
     Ok(())
 }
 
-// redisson#2183, #6881; klock#9; woowacourse#627 (U17). The lock cannot help here, and the docs say so.
+/// redisson#2183, #6881; klock#9; woowacourse#627 (U17). The lock cannot prevent this fault, and
+/// the docs say so.
 #[tokio::test]
-async fn a_commit_after_the_unlock_duplicates() {
-    let (_, client) = alone();
+async fn commit_after_the_release_allows_duplicates() {
+    let (_, client) = store_and_client();
     let database = Database::default();
-    // Both have left the lock before either commits.
+    // Both callers release the lock before either of them commits.
     let unlocked = Barrier::new(2);
     let caller = || async {
         let mut transaction = database.begin();
@@ -73,12 +74,13 @@ async fn a_commit_after_the_unlock_duplicates() {
         transaction.commit();
     };
     tokio::join!(caller(), caller());
-    assert_eq!(database.orders(), 2, "the fault that this test demonstrates is gone");
+    assert_eq!(database.orders(), 2, "the documented fault did not occur");
 }
 
+/// The same callers (U17), with the commit inside the lock.
 #[tokio::test]
-async fn a_commit_under_the_lock_duplicates() {
-    let (_, client) = alone();
+async fn commit_under_the_lock_prevents_duplicates() {
+    let (_, client) = store_and_client();
     let database = Database::default();
     let caller = || async { client.scope(order(&database, 7)).await.unwrap() };
     tokio::join!(caller(), caller(), caller());

@@ -1,7 +1,8 @@
-//! What the compiler says about mistakes: `ui/fail/<mistake>.rs` with the words in `<mistake>.stderr`.
+//! The compiler's messages about mistakes: `ui/fail/<mistake>.rs` with the text in
+//! `<mistake>.stderr`.
 //!
-//! The words are read by people: review a change of them like text in a user interface. They are
-//! those of one toolchain; `TRYBUILD=overwrite` writes them anew.
+//! Review a change of the text like a change of a user interface. The text depends on the
+//! toolchain. `TRYBUILD=overwrite` updates it.
 
 #[test]
 fn mistakes_are_explained() {

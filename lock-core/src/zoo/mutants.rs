@@ -245,7 +245,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "keys-that-collide",
         "values keep their separators, so that two pairs give one key (openai-agents-go#115, festabook#1028)",
         "macros",
-        "different_values_share_a_key",
+        "different_values_give_different_keys",
     ),
     // Numbers of grants.
     lua(

@@ -1,1 +1,1 @@
-//! The macro's signatures once more, as a crate of the previous edition.
+//! The signatures of locked functions, as a crate of the previous edition.

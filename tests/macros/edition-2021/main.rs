@@ -1,4 +1,4 @@
-//! Temporaries and captures differ between editions: what compiles in one must in the other.
+//! The signatures again, because temporaries and captures differ between editions.
 
 #[path = "../signatures.rs"]
 mod signatures;

@@ -6,7 +6,7 @@ async fn f(user_id: u64, voucher: u64) -> Result<u64, Error> {
     Ok(user_id + voucher)
 }
 
-// The function is still there: no more errors than the one.
+// The function still exists, so its callers cause no further error.
 pub async fn caller() -> Result<u64, Error> {
     f(1, 2).await
 }

@@ -1,4 +1,4 @@
-// tracing#1633; rust-lang/rust-analyzer#10520 (U15): the function stays, and the errors are the compiler's own.
+// tracing#1633; rust-analyzer#10520 (U15): the function stays, and the compiler reports its errors.
 
 use lock_core::{Error, distributed_lock};
 

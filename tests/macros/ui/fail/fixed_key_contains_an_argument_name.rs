@@ -1,4 +1,4 @@
-// ShedLock#1284 (U13): one lock for all users by a slip.
+// ShedLock#1284 (U13): one lock for all users by mistake.
 
 use lock_core::{Error, distributed_lock};
 

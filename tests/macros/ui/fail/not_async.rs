@@ -1,4 +1,4 @@
-// tracing#1863; ShedLock#5; alturkovic/distributed-lock#14 (U15): no lock around the making of a future.
+// tracing#1863; ShedLock#5; alturkovic/distributed-lock#14 (U15): locks only a future's creation.
 
 use lock_core::{Error, distributed_lock};
 
