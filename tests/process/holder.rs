@@ -73,12 +73,12 @@ async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() 
     let fault = "SIGSTOP of holders with a renewal under way";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let server = RedisServer::start();
-    for round in 0..scale(3) as u64 {
+    while let Some(round) = experiment.next_round(scale(3)) {
         let keys = ["a", "b"];
         let workers = keys.map(|key| Worker::hold(&server, key, TTL).0);
         // From before the next renewal of each until after it, or after what is tried again then.
         server.pause();
-        tokio::time::sleep(ms(TTL / 3 + 20 + TTL / 12 * (round % 3))).await;
+        tokio::time::sleep(ms(TTL / 3 + 20 + TTL / 12 * (round as u64 % 3))).await;
         for worker in &workers {
             worker.signal(Signal::STOP);
         }

@@ -53,7 +53,7 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
     while taken.get_message().is_ok() {}
     // Tells of each command that is executed.
     let () = server.cli("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 100000");
-    for round in 0..scale(8) {
+    while let Some(round) = experiment.next_round(scale(8)) {
         let before = connections(&server);
         let () = server.cli("SLOWLOG RESET");
         server.pause();

@@ -65,7 +65,7 @@ fn with_the_check(resource: &'static str, name: &'static str) {
     experiment.finish();
 }
 
-/// The logs alone do not show which updates were lost.
+/// The logs show stale writes, but no lost updates.
 const DAMAGED: [LoggedEvent; 2] = [
     ("holders stopped", 1, History::stopped_holders),
     ("lost updates or stale writes", 1, History::stale),

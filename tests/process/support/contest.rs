@@ -31,14 +31,14 @@ pub(crate) struct Contest {
     pub(crate) fenced: bool,
     /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a guard.
     pub(crate) bound: bool,
-    /// Events that the logs show. The contest goes on until each of them has occurred.
+    /// Events that are counted in the logs. The contest goes on until it has seen each of them.
     pub(crate) events: &'static [LoggedEvent],
     /// Lines of the server's configuration.
     pub(crate) config: &'static [&'static str],
 }
 
-/// An event of an experiment that the logs of the processes show: its name, how many of them there have to be, and how to count
-/// them.
+/// An event of an experiment that is counted in the logs of the processes: its name, the least count,
+/// and how to count it.
 pub(crate) type LoggedEvent = (&'static str, usize, fn(&History) -> usize);
 
 /// A contest under way.
@@ -48,7 +48,7 @@ pub(crate) struct Field {
     pub(crate) workers: Vec<Worker>,
     pub(crate) ground: Ground,
     pub(crate) end: Instant,
-    /// It ends by then, whatever has not occurred.
+    /// The contest ends by then even if an event has not occurred.
     limit: Instant,
     events: &'static [LoggedEvent],
     args: Vec<String>,
@@ -195,8 +195,8 @@ impl Field {
         worker.signal(Signal::CONT);
     }
 
-    /// Whether no more than `left` of the contest is left: its span is over and each event has occurred, or it has taken ten
-    /// times as long.
+    /// Whether no more than `left` of the contest is left. It ends after its span if each event has
+    /// occurred, and after ten times its span at the latest.
     pub(crate) fn is_over(&mut self, left: Duration, experiment: &Experiment) -> bool {
         let end = Instant::now() + left;
         if end < self.end || end < self.limit && self.lacks_an_event(experiment) {

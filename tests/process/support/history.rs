@@ -27,7 +27,7 @@ pub(crate) struct History {
     pids: Vec<u32>,
     /// Each time that a process was stopped, one may have been between the last look at its lease and its first step.
     pub(crate) stops: Vec<Stop>,
-    /// The ttl of the tasks whose leases must be renewed.
+    /// The ttl of the tasks that have to renew.
     pub(crate) renewed: Duration,
     /// Outcomes that are unknown.
     unknown: usize,
@@ -237,7 +237,8 @@ impl History {
         self.entries().filter(|entry| entry.done && entry.turn.exit > entry.turn.deadline).count()
     }
 
-    /// Turns of the tasks that hold for longer than their ttl, as long as they believed in their leases, that were so.
+    /// Turns that were longer than the ttl, of the tasks that have to renew. A turn counts until the
+    /// end of its lease.
     pub(crate) fn renewed_turns(&self) -> usize {
         let on_renewed = self.turns.iter().filter(|(key, _)| key.starts_with('r'));
         let held = on_renewed

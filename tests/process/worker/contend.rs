@@ -85,7 +85,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         running
             .push(tokio::spawn(async move { contest.contend(&client, key, Some(renewed)).await }));
     }
-    // A line, or the end of the process that would send it.
+    // The test sends a line, or ends.
     drop(BufReader::new(tokio::io::stdin()).lines().next_line().await);
     contest.is_over.store(true, Ordering::Relaxed);
     let mut all = Counts::default();

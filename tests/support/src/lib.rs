@@ -35,7 +35,7 @@ mod rng;
 mod scale;
 mod wait;
 
-pub use self::experiment::{Experiment, REPORT};
+pub use self::experiment::{Experiment, REPORT, is_due};
 pub use self::log_capture::LogCapture;
 pub use self::process::{Signal, send_signal};
 pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};

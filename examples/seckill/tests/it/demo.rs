@@ -23,6 +23,13 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn json_is_one_object_and_the_locked_modes_keep_the_promise() {
+    // Duplicates in the mode without a lock are a matter of chance.
+    assert!((0..10).any(|_| duplicates_without_a_lock() > 0), "no duplicates in ten runs");
+}
+
+/// Runs the demo and checks its report. Returns how many users have more than one order in the mode
+/// without a lock.
+fn duplicates_without_a_lock() -> i64 {
     let Output { status, stdout, stderr } =
         demo(&["--json", "--users", "40", "--duplicates", "4", "--instances", "2"])
             .output()
@@ -42,13 +49,13 @@ fn json_is_one_object_and_the_locked_modes_keep_the_promise() {
             assert!(mode[number].as_f64().unwrap() > 0.0, "{number}: {mode}");
         }
     }
-    assert!(modes[0]["users_with_duplicates"].as_i64().unwrap() > 0);
     for mode in &modes[1..] {
         assert_eq!(mode["orders"], 40);
         assert_eq!(mode["users_with_duplicates"], 0);
         assert_eq!(mode["oversold"], 0);
         assert_eq!(mode["stock_left"], 0);
     }
+    modes[0]["users_with_duplicates"].as_i64().unwrap()
 }
 
 #[test]
