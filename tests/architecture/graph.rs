@@ -14,8 +14,10 @@ pub(crate) type Graph = BTreeMap<String, BTreeMap<String, String>>;
 pub(crate) type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 #[derive(Default)]
-struct Module {
+pub(crate) struct Module {
     file: PathBuf,
+    /// The items themselves, but for modules and tests.
+    pub(crate) syntax: Vec<Item>,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
     items: BTreeSet<String>,
@@ -29,9 +31,17 @@ struct Module {
     idents: BTreeSet<String>,
 }
 
-struct Krate<'a> {
+pub(crate) struct Krate<'a> {
     read: Read<'a>,
-    modules: Vec<Module>,
+    pub(crate) modules: Vec<Module>,
+}
+
+/// What a path means: an item of a module of the crate, or something else.
+#[derive(Debug)]
+pub(crate) enum Meaning {
+    Item(usize, String),
+    Module,
+    Foreign(Vec<String>),
 }
 
 /// Adds the arrows of the crate whose root is `root` to `graph`.
@@ -41,9 +51,7 @@ pub(crate) fn add_crate(
     read: Read<'_>,
     shown: fn(&Path) -> String,
 ) {
-    let mut krate = Krate { read, modules: Vec::new() };
-    let folder = root.parent().map(Path::to_path_buf).unwrap_or_default();
-    krate.load(root, &folder, None);
+    let krate = Krate::read(root, read);
     for index in 0..krate.modules.len() {
         let module = &krate.modules[index];
         let from = shown(&module.file);
@@ -60,7 +68,55 @@ pub(crate) fn add_crate(
     }
 }
 
-impl Krate<'_> {
+impl<'a> Krate<'a> {
+    /// The crate whose root is `root`.
+    pub(crate) fn read(root: &Path, read: Read<'a>) -> Self {
+        let mut krate = Self { read, modules: Vec::new() };
+        let folder = root.parent().map(Path::to_path_buf).unwrap_or_default();
+        krate.load(root, &folder, None);
+        krate
+    }
+
+    /// The module and the name that `path` means in `module`, or the path in another crate.
+    pub(crate) fn meaning(&self, module: usize, path: &[String]) -> Meaning {
+        let mut path = path.to_vec();
+        // A chain of imports that names itself would have no end.
+        for _ in 0..20 {
+            let (mut at, mut rest) = (module, path.as_slice());
+            let mut inside = false;
+            while let Some((first, more)) = rest.split_first() {
+                at = match first.as_str() {
+                    "crate" => 0,
+                    "self" => at,
+                    "super" => self.modules[at].parent.unwrap_or(0),
+                    name => match self.modules[at].children.get(name) {
+                        Some(child) if !more.is_empty() => *child,
+                        _ => break,
+                    },
+                };
+                inside = true;
+                rest = more;
+            }
+            let Some((first, more)) = rest.split_first() else { return Meaning::Module };
+            let scope = &self.modules[at];
+            if scope.items.contains(first) {
+                return Meaning::Item(at, first.clone());
+            }
+            let Some((_, import)) = scope.imports.iter().find(|(name, _)| name == first) else {
+                return if inside { Meaning::Module } else { Meaning::Foreign(rest.to_vec()) };
+            };
+            let whole: Vec<_> = import.iter().chain(more).cloned().collect();
+            if at != module {
+                return self.meaning(at, &whole);
+            }
+            if whole == path {
+                return Meaning::Foreign(whole);
+            }
+            path = whole;
+        }
+        Meaning::Module
+    }
+
     fn load(&mut self, file: &Path, folder: &Path, parent: Option<usize>) -> usize {
         let source = (self.read)(file).unwrap_or_else(|| panic!("cannot read {}", file.display()));
         let syntax = syn::parse_file(&source)
@@ -103,8 +159,12 @@ impl Krate<'_> {
         if let Item::Use(declaration) = item {
             if !is_test(&declaration.attrs) {
                 module.import(declaration);
+                module.syntax.push(item.clone());
             }
             return;
+        }
+        if !is_test(attributes(item)) {
+            module.syntax.push(item.clone());
         }
         let tokens = item.to_token_stream();
         if let Some(name) = named(item) {
@@ -282,9 +342,11 @@ impl Module {
                 TokenTree::Ident(_) => {
                     let (path, next) = path_at(&trees, at);
                     let follows_colons = at >= 2 && is_colons(&trees[at - 2..]);
-                    self.idents.insert(path[0].clone());
-                    if path.len() > 1 && !follows_colons {
-                        self.paths.insert(path);
+                    if !follows_colons {
+                        self.idents.insert(path[0].clone());
+                        if path.len() > 1 {
+                            self.paths.insert(path);
+                        }
                     }
                     at = next;
                     continue;
@@ -294,6 +356,13 @@ impl Module {
             at += 1;
         }
     }
+}
+
+/// The paths and names in `tokens`.
+pub(crate) fn paths_in(tokens: TokenStream) -> BTreeSet<Vec<String>> {
+    let mut module = Module::default();
+    module.code(tokens);
+    module.idents.into_iter().map(|ident| vec![ident]).chain(module.paths).collect()
 }
 
 fn is_punct(tree: &TokenTree, punct: char) -> bool {
@@ -363,6 +432,21 @@ fn named(item: &Item) -> Option<String> {
         _ => return None,
     };
     Some(ident.to_string())
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        _ => &[],
+    }
 }
 
 /// `pin_project! { struct Name { .. } }` defines `Name`.

@@ -21,6 +21,7 @@ const FLOORS: &[&[&str]] = &[
     &["store/"],
     &["lease/"],
     &[
+        "backoff.rs",
         "error.rs",
         "fencing/",
         "key/",
@@ -29,6 +30,7 @@ const FLOORS: &[&[&str]] = &[
         "runtime.rs",
         "sync.rs",
         "time.rs",
+        "tracker.rs",
         "token.rs",
     ],
 ];

@@ -26,9 +26,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod cycles;
+mod documents;
 mod graph;
 mod known;
 mod layers;
+mod packages;
+mod public_api;
 mod sources;
 mod text;
 mod width;

@@ -1,5 +1,6 @@
 //! Finds the packages, their targets and the text files of the workspace.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,6 +10,9 @@ use serde_json::Value;
 pub(crate) struct Target {
     pub(crate) package: String,
     pub(crate) root: PathBuf,
+    pub(crate) is_library: bool,
+    /// Names of the crates that the package depends on, as they are written in paths.
+    pub(crate) dependencies: BTreeSet<String>,
 }
 
 pub(crate) fn workspace() -> PathBuf {
@@ -31,10 +35,22 @@ pub(crate) fn targets() -> Vec<Target> {
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     let mut targets = Vec::new();
     for package in metadata["packages"].as_array().unwrap() {
+        let dependencies: BTreeSet<String> = package["dependencies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|dependency| dependency["kind"].is_null())
+            .map(|dependency| {
+                let name = dependency["rename"].as_str().or_else(|| dependency["name"].as_str());
+                name.unwrap().replace('-', "_")
+            })
+            .collect();
         for target in package["targets"].as_array().unwrap() {
             targets.push(Target {
                 package: package["name"].as_str().unwrap().to_owned(),
                 root: target["src_path"].as_str().unwrap().into(),
+                is_library: matches!(target["kind"][0].as_str(), Some("lib" | "proc-macro")),
+                dependencies: dependencies.clone(),
             });
         }
     }
