@@ -49,7 +49,7 @@ fn message(graph: &Graph, circle: &[String]) -> String {
     format!("import cycle:\n    {}", steps.join("\n    "))
 }
 
-/// Every file that is in a cycle, with the shortest one; each cycle is told once.
+/// Every file that is in a cycle, with the shortest one; each cycle is reported once.
 fn cycles(graph: &Graph, without: &BTreeSet<String>) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut shown = BTreeSet::new();

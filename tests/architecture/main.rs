@@ -1,4 +1,4 @@
-//! The structure of the repository: which file may use which, which words may stand in comments,
+//! The structure of the repository: which file may use which, which words comments may use,
 //! and what is published.
 //!
 //! These tests read sources and start no server. `make lint` runs them on their own. Each check
