@@ -20,6 +20,7 @@ const CHROMIUM_ARGS = [
 const { values: options } = parseArgs({
   options: {
     seckill: { type: 'string' },
+    'test-redis': { type: 'string' },
     chromium: { type: 'string', default: '/usr/bin/chromium' },
     screenshots: { type: 'string' },
   },
@@ -202,7 +203,7 @@ let failed = 0;
 const profile = await mkdtemp(join(tmpdir(), 'seckill-chromium-'));
 let browser;
 try {
-  servers = await Servers.start(options.seckill);
+  servers = await Servers.start({ redis: options['test-redis'], seckill: options.seckill });
   browser = await chromium.launchPersistentContext(profile, {
     executablePath: options.chromium,
     args: CHROMIUM_ARGS,

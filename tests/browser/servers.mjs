@@ -18,9 +18,10 @@ async function freePorts(count) {
   return ports;
 }
 
-/** Starts a program and waits until it has said `ready` on standard output. */
+/** Starts a program, waits for a line of its standard output with `ready` in it, and gives that line. */
 async function start(program, args, ready, started) {
-  const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  // The Redis server ends when its standard input closes, and so when this process ends.
+  const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'inherit'] });
   started.push(child);
   const said = [];
   const isReady = new Promise((resolve, reject) => {
@@ -28,13 +29,12 @@ async function start(program, args, ready, started) {
     const settle = (action, value) => { clearTimeout(timer); action(value); };
     createInterface({ input: child.stdout }).on('line', (line) => {
       said.push(line);
-      if (line.includes(ready)) settle(resolve);
+      if (line.includes(ready)) settle(resolve, line);
     });
     child.once('error', (error) => settle(reject, error));
     child.once('exit', () => settle(reject, new Error(`${program} has ended:\n${said.join('\n')}`)));
   });
-  await isReady;
-  return child;
+  return { child, line: await isReady };
 }
 
 async function stop(child) {
@@ -47,10 +47,10 @@ async function stop(child) {
 export class Servers {
   #started = [];
 
-  static async start(seckill) {
+  static async start(programs) {
     const servers = new Servers();
     try {
-      await servers.#start(seckill);
+      await servers.#start(programs);
     } catch (error) {
       await servers.stop();
       throw error;
@@ -58,15 +58,11 @@ export class Servers {
     return servers;
   }
 
-  async #start(seckill) {
+  async #start({ redis, seckill }) {
     this.directory = await mkdtemp(join(tmpdir(), 'seckill-browser-'));
-    const [redis, ...ports] = await freePorts(3);
-    this.redis = await start(
-      'redis-server',
-      ['--bind', '127.0.0.1', '--port', `${redis}`, '--save', '', '--dir', this.directory],
-      'Ready to accept connections',
-      this.#started,
-    );
+    const { child, line: url } = await start(redis, [], 'redis://', this.#started);
+    this.redis = child;
+    const ports = await freePorts(2);
     this.origins = ports.map((port) => `http://127.0.0.1:${port}`);
     for (const [index, port] of ports.entries()) {
       await start(
@@ -75,7 +71,7 @@ export class Servers {
           '--listen', `127.0.0.1:${port}`,
           '--name', `instance-${index + 1}`,
           '--peers', this.origins.join(','),
-          '--redis', `redis://127.0.0.1:${redis}/`,
+          '--redis', url,
           '--database', `sqlite:${join(this.directory, 'seckill.db')}?mode=rwc`,
         ],
         'listening on',

@@ -14,7 +14,7 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
         "canaries: password, token, key value",
         &["lines of log"],
     );
-    let mut server = RedisServer::start_with_password(PASSWORD);
+    let mut server = RedisServer::builder().password(PASSWORD).start();
     let log = LogCapture::start();
     let store = RedisStore::connect(server.url()).await.unwrap();
     let client = LockClient::builder(store).build().unwrap();

@@ -200,7 +200,7 @@ async fn a_wrong_password_is_an_error_that_does_not_show_it() {
         &["refusals"],
     );
     let log = LogCapture::start();
-    let server = RedisServer::start_with_password("hunter2");
+    let server = RedisServer::builder().password("hunter2").start();
     let wrong = server.url().replace("hunter2", "swordfish");
     let missing = server.url().replace(":hunter2@", "");
     for (url, code) in [(wrong, "WRONGPASS"), (missing, "NOAUTH")] {

@@ -7,14 +7,14 @@ import { after, test } from "node:test";
 import Redis from "ioredis";
 import Redlock from "redlock";
 
-const port = Number(process.env.REDIS_PORT);
-const redis = new Redis(port, "127.0.0.1");
+const url = process.env.REDIS_URL;
+const redis = new Redis(url);
 const redlock = new Redlock([redis], { retryCount: 0 });
 after(() => redis.quit());
 
 // Our side: a process that holds a lock until it is told to let go.
 function peer(how, key) {
-  const child = spawn(process.env.LOCK_PEER, [how, `redis://127.0.0.1:${port}/`, key], {
+  const child = spawn(process.env.LOCK_PEER, [how, url, key], {
     stdio: ["pipe", "pipe", "inherit"],
   });
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();

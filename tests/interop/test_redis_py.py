@@ -8,8 +8,7 @@ import unittest
 import redis
 from redis.lock import Lock
 
-PORT = int(os.environ["REDIS_PORT"])
-URL = f"redis://127.0.0.1:{PORT}/"
+URL = os.environ["REDIS_URL"]
 TOKEN = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
 
 
@@ -38,7 +37,7 @@ class Peer:
 
 class RedisPy(unittest.TestCase):
     def setUp(self):
-        self.redis = redis.Redis(port=PORT, decode_responses=True)
+        self.redis = redis.Redis.from_url(URL, decode_responses=True)
         self.key = f"order:{self.id().rsplit('.', 1)[1]}"
         self.addCleanup(self.redis.close)
 

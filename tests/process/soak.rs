@@ -38,7 +38,7 @@ fn contest(name: &'static str) -> Contest {
             ("turns longer than a ttl", 1, History::renewed_turns),
             ("hand-overs between processes", 1, History::handovers),
         ],
-        config: &["appendonly yes", "appendfsync always"],
+        config: &["appendonly yes", "appendfsync always", "enable-debug-command yes"],
         ..Contest::new(name, 2, Duration::from_secs(seconds))
     }
 }

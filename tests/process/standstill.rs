@@ -28,6 +28,7 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
         wait: 700,
         work: 2_000,
         events: &CONTENTION,
+        config: &["enable-debug-command yes"],
         ..Contest::new(name, 3, span)
     };
     let outcome = contest.run(|field| {

@@ -6,13 +6,13 @@
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient};
-use lock_testkit::{Experiment, RedisServer, free_port, ms, within};
+use lock_testkit::{Experiment, RedisServer, free_port, ms, temp_dir, within};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use tempfile::TempDir;
 
 use crate::support::worker::Worker;
 
@@ -20,7 +20,7 @@ use crate::support::worker::Worker;
 struct Tls {
     server: RedisServer,
     port: u16,
-    dir: PathBuf,
+    dir: TempDir,
 }
 
 impl Tls {
@@ -31,12 +31,8 @@ impl Tls {
 
     /// The same, with a certificate that is good until that year.
     fn start_until(name: &str, year: i32) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir =
-            std::env::temp_dir().join(format!("lock-tests-{}-tls-{number}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let write = |file: &str, text: String| std::fs::write(dir.join(file), text).unwrap();
+        let dir = temp_dir("tls");
+        let write = |file: &str, text: String| std::fs::write(dir.path().join(file), text).unwrap();
 
         let authority_key = KeyPair::generate().unwrap();
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -50,7 +46,7 @@ impl Tls {
         write("server.key", key.serialize_pem());
 
         let port = free_port();
-        let file = |name: &str| dir.join(name).display().to_string();
+        let file = |name: &str| dir.path().join(name).display().to_string();
         let server = RedisServer::start_with(&[
             &format!("tls-port {port}"),
             &format!("tls-cert-file {}", file("server.pem")),
@@ -66,13 +62,7 @@ impl Tls {
     }
 
     fn authority(&self) -> PathBuf {
-        self.dir.join("authority.pem")
-    }
-}
-
-impl Drop for Tls {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.dir));
+        self.dir.path().join("authority.pem")
     }
 }
 

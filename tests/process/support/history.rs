@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::time::Duration;
 
 use lock_testkit::history::{Turn, check_but_within};
+use lock_testkit::temp_dir;
+use tempfile::TempDir;
 
 /// A directory for numbers and logs, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    dir: PathBuf,
+    dir: TempDir,
 }
 
 /// What the logs tell.
@@ -59,33 +60,28 @@ struct Write {
 
 impl Ground {
     pub(crate) fn new(name: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("lock-tests-{}-{name}-{number}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir_all(&dir).unwrap();
-        Self { dir }
+        Self { dir: temp_dir(name) }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// The process that is in the middle of a turn on `key`; killed there, it stays so until the next turn.
     pub(crate) fn holder(&self, key: &str) -> Option<u32> {
-        fs::read_to_string(self.dir.join(format!("holder-{key}"))).ok()?.parse().ok()
+        fs::read_to_string(self.path().join(format!("holder-{key}"))).ok()?.parse().ok()
     }
 
     /// Bytes that the logs have, by now.
     pub(crate) fn size(&self) -> u64 {
-        let entries = fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap());
+        let entries = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap());
         entries.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum()
     }
 
     /// Reads the logs.
     pub(crate) fn history(&self) -> History {
         let mut history = History::default();
-        for entry in fs::read_dir(&self.dir).unwrap() {
+        for entry in fs::read_dir(self.path()).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             let Some(pid) = name.strip_prefix("log-") else { continue };
@@ -98,12 +94,6 @@ impl Ground {
             history.shares.push(done);
         }
         history
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.dir));
     }
 }
 

@@ -54,11 +54,8 @@ impl WallClock {
 
     /// Starts a server with this clock.
     pub(crate) fn server(&self, config: &[&str]) -> RedisServer {
-        let file = |path: &Path| path.display().to_string();
-        RedisServer::start_under(
-            config,
-            &[("LD_PRELOAD", file(&self.library)), ("LOCK_TESTS_WALL_CLOCK", file(&self.shift))],
-        )
+        let server = config.iter().fold(RedisServer::builder(), |server, line| server.config(line));
+        server.env("LD_PRELOAD", &self.library).env("LOCK_TESTS_WALL_CLOCK", &self.shift).start()
     }
 
     /// Sets the clock to be so many milliseconds ahead of the machine's.

@@ -28,6 +28,7 @@
 mod experiment;
 pub mod history;
 mod log_capture;
+mod port;
 mod process;
 mod proxy;
 mod redis;
@@ -37,10 +38,12 @@ mod wait;
 
 pub use self::experiment::{Experiment, REPORT, is_due};
 pub use self::log_capture::LogCapture;
-pub use self::process::{Signal, send_signal};
+pub use self::port::free_port;
+pub use self::process::{Signal, send_signal, stdin_closed};
 pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};
 pub use self::redis::{
-    Cli, RedisServer, classify, client, client_with, documented_user, free_port,
+    Cli, RedisBuilder, RedisServer, StartError, classify, client, client_with, documented_user,
+    run_standalone,
 };
 pub use self::rng::Rng;
 pub use self::scale::{number, scale};
@@ -48,8 +51,16 @@ pub use self::wait::{eventually, eventually_some, within};
 
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 /// Milliseconds, which most tests count in.
 #[must_use]
 pub const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+/// A directory for what a test writes, removed on drop.
+#[must_use]
+pub fn temp_dir(name: &str) -> TempDir {
+    tempfile::Builder::new().prefix(&format!("lock-tests-{name}-")).tempdir().unwrap()
 }

@@ -2,17 +2,18 @@
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
+use lock_testkit::RedisServer;
 use seckill::db::Database;
 use tempfile::TempDir;
 
-use crate::support::{Browser, Running, audit, instance, redis, sqlite_url};
+use crate::support::{Browser, Running, audit, instance, sqlite_url};
 
 struct TwoInstances {
     addresses: [String; 2],
     db: Database,
-    // Instances first: they do not like to lose their Redis.
+    // Dropped before Redis, so that they can release their locks.
     _instances: [Running; 2],
-    redis: Option<Running>,
+    redis: RedisServer,
     _directory: TempDir,
 }
 
@@ -20,14 +21,15 @@ impl TwoInstances {
     async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let database = sqlite_url(&directory);
-        let (redis, url) = redis();
+        let redis = RedisServer::start();
+        let url = redis.url();
         let (one, first) = instance("one", &url, &database);
         let (two, second) = instance("two", &url, &database);
         Self {
             addresses: [first, second],
             db: Database::connect(&database).await.unwrap(),
             _instances: [one, two],
-            redis: Some(redis),
+            redis,
             _directory: directory,
         }
     }
@@ -90,7 +92,7 @@ async fn a_request_that_follows_the_answer_at_once_meets_no_stale_lock() {
 #[tokio::test]
 async fn without_redis_nothing_is_ordered_and_nobody_is_told_busy() {
     let mut shop = TwoInstances::start().await;
-    shop.redis = None;
+    shop.redis.kill();
     for mode in ["macro", "layer"] {
         // One press for each instance: of two in one process, the second may meet the first.
         let statuses = shop.press(2, mode, &format!("page-{mode}"), 7).await;

@@ -1,7 +1,6 @@
 //! A shop in this process, a Redis of the test's own, instances as processes, and a client.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -81,15 +80,6 @@ impl Drop for Running {
         self.0.kill().ok();
         self.0.wait().ok();
     }
-}
-
-/// A Redis of the test's own, and its URL.
-pub(crate) fn redis() -> (Running, String) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let mut command = Command::new("redis-server");
-    command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"]);
-    let (running, _) = Running::start(&mut command, "Ready to accept connections");
-    (running, format!("redis://127.0.0.1:{port}/"))
 }
 
 /// An instance in a process of its own, and its address.

@@ -1,14 +1,20 @@
 //! Redis servers, and what locks leave on them.
 
+mod commands;
 mod leftovers;
 pub(crate) mod scripts;
 mod server;
+mod standalone;
 
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
 
+pub use self::commands::Cli;
 pub use self::scripts::classify;
-pub use self::server::{Cli, RedisServer, documented_user, free_port};
+pub use self::server::{RedisBuilder, RedisServer, StartError};
+pub use self::standalone::run_standalone;
+
+const STORE_DOCS: &str = include_str!("../../../../lock-core/src/store/redis/mod.rs");
 
 /// A client with the namespace `lock` on the server at `url`, whose locks have a ttl of 10 s and a
 /// wait of 5 s by default.
@@ -20,4 +26,17 @@ pub async fn client(url: &str) -> LockClient {
 pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
     let store = RedisStore::connect(url).await.unwrap();
     LockClient::builder(store).with_defaults(defaults).build().unwrap()
+}
+
+/// What the documentation of `RedisStore` writes behind `ACL SETUSER`: a name, and what this user needs.
+///
+/// # Panics
+///
+/// If it does not show that.
+#[must_use]
+pub fn documented_user() -> Vec<&'static str> {
+    let line = STORE_DOCS
+        .lines()
+        .find_map(|line| line.trim_start_matches(['/', '!']).trim().strip_prefix("ACL SETUSER "));
+    line.expect("the docs show the permissions").split(' ').collect()
 }

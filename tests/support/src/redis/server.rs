@@ -1,98 +1,135 @@
-//! A Redis server of a test's own.
+//! Starts, stops and restarts a `redis-server`.
 
+use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
-use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{FromRedisValue, RedisResult, ToRedisArgs, Value};
+use tempfile::TempDir;
 
-use super::scripts;
-use crate::process::{Signal, send_signal};
+use crate::{Signal, free_port, send_signal, temp_dir};
 
-/// A `redis-server` on a free port of 127.0.0.1, in a directory of its own. Killed and removed on drop.
+/// A `redis-server` on a free port of 127.0.0.1, in a directory of its own. Killed and removed on
+/// drop.
 #[derive(Debug)]
 pub struct RedisServer {
+    settings: RedisBuilder,
     port: u16,
-    dir: PathBuf,
-    config: Vec<String>,
-    environment: Vec<(&'static str, String)>,
-    password: Option<String>,
+    dir: TempDir,
     child: Option<Child>,
 }
 
-/// A plain connection for foreign commands.
-pub struct Cli(redis::Connection);
+/// How a [`RedisServer`] is started.
+#[derive(Clone, Debug)]
+pub struct RedisBuilder {
+    command: Vec<OsString>,
+    config: Vec<String>,
+    environment: Vec<(String, OsString)>,
+    password: Option<String>,
+}
 
-/// Below the range from which the kernel takes ports for outgoing connections, so that a port stays free while its
-/// server is restarted.
-const FIRST_PORT: u16 = 20_000;
-const PORTS: u16 = 12_000;
+/// The server did not start, and why.
+#[derive(Debug)]
+pub struct StartError(String);
+
+/// Another process may take a port between the search for it and the start of the server.
+const ATTEMPTS: usize = 20;
 /// A loaded machine takes its time to start a process.
 const START_BOUND: Duration = Duration::from_secs(20);
-/// Commands of tests are answered at once, unless the server is stopped on purpose.
-const CLI_TIMEOUT: Duration = Duration::from_secs(10);
-const STORE_DOCS: &str = include_str!("../../../../lock-core/src/store/redis/mod.rs");
+/// How often a starting server is asked whether it is ready.
+const LOOK: Duration = Duration::from_millis(5);
+
+impl RedisBuilder {
+    fn new() -> Self {
+        Self {
+            command: vec!["redis-server".into()],
+            config: Vec::new(),
+            environment: Vec::new(),
+            password: None,
+        }
+    }
+
+    /// Adds a line of configuration, such as `maxmemory 3mb`.
+    #[must_use]
+    pub fn config(mut self, line: &str) -> Self {
+        self.config.push(line.to_owned());
+        self
+    }
+
+    /// Adds a variable to the server's environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Requires a password of the default user.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Runs these words instead of `redis-server`, with the server's options behind them. They must
+    /// end in the same process, as `exec` does.
+    #[must_use]
+    pub fn command<W: Into<OsString>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+        self.command = words.into_iter().map(W::into).collect();
+        self
+    }
+
+    /// Starts the server.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn start(self) -> RedisServer {
+        self.try_start().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts the server, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be run, or does not answer; with its log.
+    pub fn try_start(self) -> Result<RedisServer, StartError> {
+        let mut server =
+            RedisServer { settings: self, port: 0, dir: temp_dir("redis"), child: None };
+        for _ in 0..ATTEMPTS {
+            server.port = free_port();
+            if server.try_boot()? {
+                return Ok(server);
+            }
+        }
+        Err(StartError(format!("redis-server does not start: {}", server.log())))
+    }
+}
 
 impl RedisServer {
+    /// A server that persists nothing, to be configured further.
+    #[must_use]
+    pub fn builder() -> RedisBuilder {
+        RedisBuilder::new()
+    }
+
     /// Starts a server that persists nothing.
     #[must_use]
     pub fn start() -> Self {
-        Self::start_with(&[])
+        Self::builder().start()
     }
 
-    /// Starts a server with more lines of configuration, such as `maxmemory 3mb`.
+    /// Starts a server with more lines of configuration.
     #[must_use]
     pub fn start_with(config: &[&str]) -> Self {
-        Self::launch(None, config, &[])
-    }
-
-    /// Starts a server with more lines of configuration, and with variables in its environment.
-    #[must_use]
-    pub fn start_under(config: &[&str], environment: &[(&'static str, String)]) -> Self {
-        Self::launch(None, config, environment)
-    }
-
-    /// Starts a server whose default user has a password.
-    #[must_use]
-    pub fn start_with_password(password: &str) -> Self {
-        Self::launch(Some(password), &[], &[])
-    }
-
-    fn launch(
-        password: Option<&str>,
-        config: &[&str],
-        environment: &[(&'static str, String)],
-    ) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("lock-tests-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let mut server = Self {
-            port: 0,
-            dir,
-            config: config.iter().map(|&line| line.to_owned()).collect(),
-            environment: environment.to_vec(),
-            password: password.map(str::to_owned),
-            child: None,
-        };
-        for _ in 0..20 {
-            server.kill();
-            server.port = free_port();
-            // Somebody may take the port in this moment.
-            if server.try_boot() {
-                return server;
-            }
-        }
-        panic!("redis-server does not start: {}", server.log());
+        config.iter().fold(Self::builder(), |builder, line| builder.config(line)).start()
     }
 
     /// The URL for `RedisStore`, with the password if there is one.
     #[must_use]
     pub fn url(&self) -> String {
-        match &self.password {
+        match &self.settings.password {
             Some(password) => format!("redis://:{password}@127.0.0.1:{}/", self.port),
             None => format!("redis://127.0.0.1:{}/", self.port),
         }
@@ -110,83 +147,7 @@ impl RedisServer {
         self.port
     }
 
-    /// A new connection for foreign commands.
-    #[must_use]
-    pub fn connect(&self) -> Cli {
-        let client = redis::Client::open(self.url()).unwrap();
-        let connection = client.get_connection_with_timeout(CLI_TIMEOUT).unwrap();
-        connection.set_read_timeout(Some(CLI_TIMEOUT)).unwrap();
-        Cli(connection)
-    }
-
-    /// Runs one foreign command, given as words that hold no spaces.
-    ///
-    /// # Panics
-    ///
-    /// If the server refuses it.
-    #[allow(clippy::must_use_candidate)] // most commands are for their effect
-    pub fn cli<T: FromRedisValue>(&self, command: &str) -> T {
-        self.connect().run(command).unwrap_or_else(|error| panic!("{command}: {error}"))
-    }
-
-    /// The value of a key.
-    #[must_use]
-    pub fn get(&self, key: &str) -> Option<String> {
-        self.connect().run(&format!("GET {key}")).unwrap()
-    }
-
-    /// Milliseconds until a key expires; -1: never; -2: there is none.
-    #[must_use]
-    pub fn pttl(&self, key: &str) -> i64 {
-        self.cli(&format!("PTTL {key}"))
-    }
-
-    /// Whether there is a key of this name.
-    #[must_use]
-    pub fn has(&self, key: &str) -> bool {
-        self.pttl(key) != -2
-    }
-
-    /// How often clients called `command` since the last [`reset_calls`](Self::reset_calls): calls that failed included, those
-    /// that were not permitted not. What scripts call inside does count, too, so ask for `evalsha` rather than for `set`.
-    #[must_use]
-    pub fn calls(&self, command: &str) -> u64 {
-        let stats: String = self.cli("INFO commandstats");
-        let prefix = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
-    }
-
-    /// Calls of lock scripts.
-    #[must_use]
-    pub fn script_calls(&self) -> u64 {
-        self.calls("evalsha") + self.calls("eval")
-    }
-
-    /// How often the server has answered with an error of this code, such as `NOPERM`, since the last
-    /// [`reset_calls`](Self::reset_calls).
-    #[must_use]
-    pub fn errors(&self, code: &str) -> u64 {
-        let stats: String = self.cli("INFO errorstats");
-        let prefix = format!("errorstat_{code}:count=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.map_or(0, |count| count.trim().parse().unwrap())
-    }
-
-    /// Counts from zero again.
-    pub fn reset_calls(&self) {
-        let () = self.cli("CONFIG RESETSTAT");
-    }
-
-    /// Teaches the server the lock scripts, so that none is sent twice at its first call.
-    pub fn load_scripts(&self) {
-        let mut cli = self.connect();
-        for text in scripts::TEXTS {
-            let _: String = cli.command(&["SCRIPT", "LOAD", text]).unwrap();
-        }
-    }
-
-    /// Suspends the process: the kernel still accepts connections and bytes, nobody answers.
+    /// Suspends the process: the kernel still accepts connections and bytes, but nothing is answered.
     pub fn pause(&self) {
         send_signal(self.child.as_ref().unwrap(), Signal::STOP);
     }
@@ -206,121 +167,122 @@ impl RedisServer {
 
     /// Starts the server again on its port, after [`kill`](Self::kill).
     pub fn boot(&mut self) {
-        assert!(self.try_boot(), "redis-server does not start again: {}", self.log());
+        assert!(self.try_boot().unwrap(), "redis-server does not start again: {}", self.log());
     }
 
-    fn try_boot(&mut self) -> bool {
-        let port = self.port.to_string();
-        let mut command = Command::new("redis-server");
+    /// Starts the process on its port; whether it answers, in time and before it ends.
+    fn try_boot(&mut self) -> Result<bool, StartError> {
+        let mut command = self.command();
+        let child = command.spawn().map_err(|error| {
+            let program = command.get_program().display();
+            StartError(format!("{program} cannot be run: {error}"))
+        })?;
+        let child = self.child.insert(child);
+        let pid = child.id();
+        let start = Instant::now();
+        while self.child.as_mut().unwrap().try_wait().unwrap().is_none() {
+            if self.answers(pid) {
+                return Ok(true);
+            }
+            if start.elapsed() > START_BOUND {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.kill();
+        Ok(false)
+    }
+
+    fn command(&self) -> Command {
+        let RedisBuilder { command: words, config, environment, password } = &self.settings;
+        let mut command = Command::new(&words[0]);
         command
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"])
-            .args(["--daemonize", "no", "--enable-debug-command", "yes"])
+            .args(&words[1..])
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
             .arg("--dir")
-            .arg(&self.dir)
+            .arg(self.dir.path())
             .arg("--logfile")
-            .arg(self.dir.join("log"));
-        for line in &self.config {
+            .arg(self.dir.path().join("log"));
+        for line in config {
             let (name, value) = line.split_once(' ').unwrap();
             command.arg(format!("--{name}")).args(value.split(' '));
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = password {
             command.args(["--requirepass", password]);
         }
-        // What it says before it has a log is told as well.
-        let log = File::options().append(true).create(true).open(self.dir.join("log")).unwrap();
+        // What the server prints before it opens its log belongs there as well.
+        let log = File::options().append(true).create(true).open(self.dir.path().join("log"));
+        let log = log.unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        let mut child =
-            command.spawn().unwrap_or_else(|error| panic!("redis-server cannot be run: {error}"));
-        let pid = child.id();
-        let start = Instant::now();
-        let client = redis::Client::open(self.url()).unwrap();
-        while start.elapsed() < START_BOUND {
-            if child.try_wait().unwrap().is_some() {
-                return false;
-            }
-            if let Ok(mut connection) = client.get_connection_with_timeout(CLI_TIMEOUT) {
-                let info = redis::cmd("INFO").query::<String>(&mut connection);
-                // It says so much while it reads what it wrote down, but answers nothing else.
-                if let Some(info) = info.ok().filter(|info| info.contains("\nloading:0\r")) {
-                    self.child = Some(child);
-                    // Else it is the server of somebody who took the port first.
-                    return info.contains(&format!("process_id:{pid}\r"));
-                }
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.child = Some(child);
-        false
+        command
+    }
+
+    /// Whether the process `pid`, rather than another one that took the port first, executes
+    /// commands.
+    fn answers(&self, pid: u32) -> bool {
+        let Ok(mut cli) = self.try_connect() else { return false };
+        // A server that still loads its data answers `INFO`, and nothing else.
+        cli.run::<String>("INFO").is_ok_and(|info| {
+            info.contains("\nloading:0\r") && info.contains(&format!("\nprocess_id:{pid}\r"))
+        })
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
-    }
-}
-
-impl Cli {
-    /// Runs one command, given as words that hold no spaces.
-    ///
-    /// # Errors
-    ///
-    /// What the server says, or that it does not answer.
-    pub fn run<T: FromRedisValue>(&mut self, command: &str) -> RedisResult<T> {
-        self.command(&command.split(' ').collect::<Vec<_>>())
-    }
-
-    /// Runs one command, given as its arguments.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    pub fn command<T: FromRedisValue>(&mut self, args: &[impl ToRedisArgs]) -> RedisResult<T> {
-        let mut command = redis::Cmd::new();
-        for arg in args {
-            command.arg(arg);
-        }
-        let value: Value = command.query(&mut self.0)?;
-        Ok(redis::from_redis_value(value)?)
-    }
-}
-
-impl std::fmt::Debug for Cli {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Cli")
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 }
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// What the documentation of `RedisStore` writes behind `ACL SETUSER`: a name, and what this user needs.
-///
-/// # Panics
-///
-/// If it does not show that.
-#[must_use]
-pub fn documented_user() -> Vec<&'static str> {
-    let line = STORE_DOCS
-        .lines()
-        .find_map(|line| line.trim_start_matches(['/', '!']).trim().strip_prefix("ACL SETUSER "));
-    line.expect("the docs show the permissions").split(' ').collect()
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
-/// A port of 127.0.0.1 that nobody listens on, and that no other test of this machine is likely to take.
-#[must_use]
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Test binaries that run at the same time start at different places.
-    let start = std::process::id().wrapping_mul(7919) as u16;
-    loop {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST_PORT + start.wrapping_add(step) % PORTS;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
+impl std::error::Error for StartError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_server_is_gone_with_its_directory() {
+        let server = RedisServer::start();
+        let (url, dir) = (server.url(), server.dir.path().to_owned());
+        assert!(dir.exists());
+        drop(server);
+        assert!(!dir.exists());
+        redis::Client::open(url).unwrap().get_connection().map(drop).unwrap_err();
+    }
+
+    #[test]
+    fn killed_server_boots_again_on_its_port_without_data() {
+        let mut server = RedisServer::start();
+        let () = server.cli("SET k v");
+        server.kill();
+        server.boot();
+        assert!(!server.has("k"));
+    }
+
+    #[test]
+    fn settings_reach_the_server() {
+        let server = RedisServer::builder().config("maxmemory 3mb").password("secret").start();
+        let memory: (String, String) = server.cli("CONFIG GET maxmemory");
+        assert_eq!(memory.1, "3145728");
+    }
+
+    #[test]
+    fn missing_program_and_bad_option_are_named() {
+        let missing = RedisServer::builder().command(["/nowhere/redis-server"]).try_start();
+        assert!(missing.unwrap_err().to_string().contains("/nowhere/redis-server cannot be run"));
+        let refused = RedisServer::builder().config("no-such-option 1").try_start();
+        assert!(refused.unwrap_err().to_string().contains("no-such-option"));
     }
 }

@@ -25,6 +25,9 @@ pub(crate) enum Command {
     /// One instance of the service; the demo starts itself with this.
     #[command(hide = true)]
     Instance(Config),
+    /// A Redis server, ended when the demo ends.
+    #[command(hide = true)]
+    Redis { program: PathBuf },
     /// Another program of the fleet, ended when the demo ends.
     #[command(hide = true)]
     Tend {

@@ -6,9 +6,11 @@ mod load;
 mod report;
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use lock_testkit::{RedisServer, run_standalone};
 use seckill::process;
 
 use self::cli::{Cli, Command, Options};
@@ -27,10 +29,17 @@ async fn main() -> ExitCode {
     process::init_tracing();
     let done = match cli.command {
         Some(Command::Instance(config)) => child::instance(config).await,
+        Some(Command::Redis { program }) => redis(program).await,
         Some(Command::Tend { program, arguments }) => child::tend(&program, &arguments).await,
         None => demo(&cli.options).await,
     };
     done.unwrap_or_else(|error| process::failed(&*error))
+}
+
+/// A Redis server, as a process that ends when the demo ends.
+async fn redis(program: PathBuf) -> Result<ExitCode, BoxError> {
+    run_standalone(RedisServer::builder().command([program])).await?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn demo(options: &Options) -> Result<ExitCode, BoxError> {

@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
+use lock_testkit::stdin_closed;
 use rustix::process::{Pid, Signal, kill_process};
 use seckill::process;
 use seckill::server::{Config, Server};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child as Process, ChildStdin, Command};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::BoxError;
@@ -46,13 +46,13 @@ impl Child {
     }
 
     /// Waits until its standard output has a line with this text in it.
-    pub(crate) async fn says_on_stdout(&mut self, text: &str) -> Result<(), NotReady> {
+    pub(crate) async fn says_on_stdout(&mut self, text: &str) -> Result<String, NotReady> {
         let stdout = self.process.stdout.take().expect("BUG: standard output is a pipe");
         says(stdout, text).await
     }
 
     /// Waits until its standard error has a line with this text in it.
-    pub(crate) async fn says_on_stderr(&mut self, text: &str) -> Result<(), NotReady> {
+    pub(crate) async fn says_on_stderr(&mut self, text: &str) -> Result<String, NotReady> {
         let stderr = self.process.stderr.take().expect("BUG: standard error is a pipe");
         says(stderr, text).await
     }
@@ -68,24 +68,27 @@ impl Child {
 }
 
 /// Reads lines until one has `text` in it, and then on and on, so that the pipe never fills.
-async fn says(output: impl AsyncRead + Send + Unpin + 'static, text: &str) -> Result<(), NotReady> {
+async fn says(
+    output: impl AsyncRead + Send + Unpin + 'static,
+    text: &str,
+) -> Result<String, NotReady> {
     let mut lines = BufReader::new(output).lines();
     let mut said = String::new();
     let ready = async {
         while let Ok(Some(line)) = lines.next_line().await {
             if line.contains(text) {
-                return true;
+                return Some(line);
             }
             said.push_str(&line);
             said.push('\n');
         }
-        false
+        None
     };
-    if timeout(START_LIMIT, ready).await != Ok(true) {
+    let Ok(Some(line)) = timeout(START_LIMIT, ready).await else {
         return Err(NotReady { said });
-    }
+    };
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Ok(())
+    Ok(line)
 }
 
 /// A command that runs one of the demo's hidden subcommands.
@@ -104,7 +107,7 @@ pub(crate) fn tended(program: &Path) -> io::Result<Command> {
 
 /// The other end, as an instance of the service.
 pub(crate) async fn instance(config: Config) -> Result<ExitCode, BoxError> {
-    let parent_gone = parent_gone();
+    let parent_gone = stdin_closed();
     let server = Server::bind(config).await?;
     process::announce(server.local_addr()?)?;
     server.serve(parent_gone).await?;
@@ -113,7 +116,7 @@ pub(crate) async fn instance(config: Config) -> Result<ExitCode, BoxError> {
 
 /// The other end, in front of a program that does not look at its standard input.
 pub(crate) async fn tend(program: &Path, arguments: &[OsString]) -> Result<ExitCode, BoxError> {
-    let parent_gone = parent_gone();
+    let parent_gone = stdin_closed();
     let mut process = Command::new(program).args(arguments).stdin(Stdio::null()).spawn()?;
     let ended = tokio::select! {
         ended = process.wait() => ended?,
@@ -125,18 +128,4 @@ pub(crate) async fn tend(program: &Path, arguments: &[OsString]) -> Result<ExitC
         }
     };
     Ok(if ended.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Ready when standard input closes. Signals are the demo's to handle: a terminal sends its Ctrl-C
-/// to every process, and Redis has to outlive the instances.
-fn parent_gone() -> impl Future<Output = ()> + Send + 'static {
-    let (gone, closed) = oneshot::channel::<()>();
-    // A thread of its own: the runtime would wait for the end of a read of its own standard input.
-    std::thread::spawn(move || {
-        io::copy(&mut io::stdin().lock(), &mut io::sink()).ok();
-        drop(gone);
-    });
-    async {
-        closed.await.ok();
-    }
 }

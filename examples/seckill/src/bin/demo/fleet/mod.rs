@@ -9,10 +9,10 @@ mod program;
 mod redis;
 
 use std::io;
-use std::net::TcpListener;
 use std::path::Path;
 
 use futures_util::future::{join_all, try_join_all};
+use lock_testkit::free_port;
 use seckill::db::Database;
 use seckill::process::READY;
 use tempfile::TempDir;
@@ -54,7 +54,7 @@ impl Fleet {
         if let Some(url) = &options.redis {
             self.redis_url.clone_from(url);
         } else {
-            let (redis, url) = redis::start(directory).await?;
+            let (redis, url) = redis::start().await?;
             self.redis = Some(redis);
             self.redis_url = url;
         }
@@ -63,7 +63,7 @@ impl Fleet {
             None => sqlite_url(directory),
         };
 
-        let ports = free_ports(options.instances)?;
+        let ports: Vec<_> = (0..options.instances).map(|_| free_port()).collect();
         self.addresses = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
         let shared = Shared {
             redis: &self.redis_url,
@@ -154,11 +154,4 @@ fn sqlite_url(directory: &Path) -> String {
     let path =
         directory.join("seckill.db").to_string_lossy().replace('%', "%25").replace('?', "%3F");
     format!("sqlite:{path}?mode=rwc")
-}
-
-/// Ports that nobody listens on now. All are held until all are known, so that they differ.
-fn free_ports(count: u16) -> io::Result<Vec<u16>> {
-    let held: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
-    held.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }

@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Stdio;
 
+use lock_testkit::free_port;
+
 use super::child::{self, Child};
-use super::{free_ports, program};
+use super::program;
 use crate::BoxError;
 
 /// As it stands there: two instances on fixed ports.
@@ -29,7 +31,7 @@ pub(super) async fn start(
     let configuration = directory.join("nginx.conf");
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
-        let port = free_ports(1)?[0];
+        let port = free_port();
         std::fs::write(&configuration, configure(port, instances))?;
         let mut command = child::tended(&program)?;
         command.stderr(Stdio::piped()).arg("-p").arg(directory).arg("-c").arg(&configuration);
@@ -37,7 +39,7 @@ pub(super) async fn start(
         command.args(["-e", "stderr"]);
         let mut nginx = Child::spawn(command)?;
         match nginx.says_on_stderr(READY).await {
-            Ok(()) => return Ok((nginx, format!("http://127.0.0.1:{port}"))),
+            Ok(_) => return Ok((nginx, format!("http://127.0.0.1:{port}"))),
             Err(not_ready) => said = not_ready.said,
         }
         nginx.stop().await;

@@ -1,0 +1,127 @@
+//! Foreign commands, and what the server tells about itself.
+
+use std::time::Duration;
+
+use redis::{FromRedisValue, RedisResult, ToRedisArgs, Value};
+
+use super::scripts;
+use super::server::RedisServer;
+
+/// A plain connection for foreign commands.
+pub struct Cli(redis::Connection);
+
+/// Commands of tests are answered at once, unless the server is stopped on purpose.
+const CLI_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl RedisServer {
+    /// A new connection for foreign commands.
+    #[must_use]
+    pub fn connect(&self) -> Cli {
+        self.try_connect().unwrap()
+    }
+
+    pub(super) fn try_connect(&self) -> RedisResult<Cli> {
+        let client = redis::Client::open(self.url())?;
+        let connection = client.get_connection_with_timeout(CLI_TIMEOUT)?;
+        connection.set_read_timeout(Some(CLI_TIMEOUT))?;
+        Ok(Cli(connection))
+    }
+
+    /// Runs one foreign command, given as words that hold no spaces.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses it.
+    #[allow(clippy::must_use_candidate)] // most commands are for their effect
+    pub fn cli<T: FromRedisValue>(&self, command: &str) -> T {
+        self.connect().run(command).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<String> {
+        self.connect().run(&format!("GET {key}")).unwrap()
+    }
+
+    /// Milliseconds until a key expires; -1: never; -2: there is none.
+    #[must_use]
+    pub fn pttl(&self, key: &str) -> i64 {
+        self.cli(&format!("PTTL {key}"))
+    }
+
+    /// Whether there is a key of this name.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.pttl(key) != -2
+    }
+
+    /// How often clients called `command` since the last [`reset_calls`](Self::reset_calls): calls that failed included, those
+    /// that were not permitted not. What scripts call inside does count, too, so ask for `evalsha` rather than for `set`.
+    #[must_use]
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.cli("INFO commandstats");
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Calls of lock scripts.
+    #[must_use]
+    pub fn script_calls(&self) -> u64 {
+        self.calls("evalsha") + self.calls("eval")
+    }
+
+    /// How often the server has answered with an error of this code, such as `NOPERM`, since the last
+    /// [`reset_calls`](Self::reset_calls).
+    #[must_use]
+    pub fn errors(&self, code: &str) -> u64 {
+        let stats: String = self.cli("INFO errorstats");
+        let prefix = format!("errorstat_{code}:count=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.map_or(0, |count| count.trim().parse().unwrap())
+    }
+
+    /// Counts from zero again.
+    pub fn reset_calls(&self) {
+        let () = self.cli("CONFIG RESETSTAT");
+    }
+
+    /// Teaches the server the lock scripts, so that none is sent twice at its first call.
+    pub fn load_scripts(&self) {
+        let mut cli = self.connect();
+        for text in scripts::TEXTS {
+            let _: String = cli.command(&["SCRIPT", "LOAD", text]).unwrap();
+        }
+    }
+}
+
+impl Cli {
+    /// Runs one command, given as words that hold no spaces.
+    ///
+    /// # Errors
+    ///
+    /// What the server says, or that it does not answer.
+    pub fn run<T: FromRedisValue>(&mut self, command: &str) -> RedisResult<T> {
+        self.command(&command.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Runs one command, given as its arguments.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn command<T: FromRedisValue>(&mut self, args: &[impl ToRedisArgs]) -> RedisResult<T> {
+        let mut command = redis::Cmd::new();
+        for arg in args {
+            command.arg(arg);
+        }
+        let value: Value = command.query(&mut self.0)?;
+        Ok(redis::from_redis_value(value)?)
+    }
+}
+
+impl std::fmt::Debug for Cli {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cli")
+    }
+}
