@@ -1,10 +1,10 @@
 //! The redis-server of a run.
 
 use std::collections::BTreeMap;
-use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::env::current_exe;
+use std::time::Duration;
 
+use lock_testkit::RedisServer;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A redis-server without persistence, on a free port of the loopback. It ends on drop, and with
 /// this process.
 pub(crate) struct Server {
-    child: Child,
+    _process: RedisServer,
     pub(crate) url: String,
     admin: MultiplexedConnection,
     pub(crate) version: String,
@@ -24,30 +24,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(cores: Cores) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let program = current_exe().unwrap().into_os_string();
         let core = cores.server().map_or_else(|| "-".to_owned(), |core| core.to_string());
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args([machine::HIDDEN_OPTION, &core, "redis-server", "--port", &port.to_string()])
-            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut starting = Starting(Some(child));
-        let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            let ended = starting.0.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "redis-server does not start: is it installed?");
-            assert!(Instant::now() < until, "redis-server does not answer");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let url = format!("redis://127.0.0.1:{port}/");
+        let command = [program, machine::HIDDEN_OPTION.into(), core.into(), "redis-server".into()];
+        let process = RedisServer::builder().command(command).start();
+        let url = process.url();
         let client = redis::Client::open(url.as_str()).unwrap();
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         let mut admin = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
         let info: String = redis::cmd("INFO").arg("server").query_async(&mut admin).await.unwrap();
         let version = field(&info, "redis_version").to_owned();
-        Self { child: starting.0.take().unwrap(), url, admin, version }
+        Self { _process: process, url, admin, version }
     }
 
     /// What the server has done up to now.
@@ -111,25 +98,6 @@ impl Server {
             took.push(super::clock::now() - sent);
         }
         took
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _killed = self.child.kill();
-        let _ended = self.child.wait();
-    }
-}
-
-/// Ends a server that did not come up.
-struct Starting(Option<Child>);
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _killed = child.kill();
-            let _ended = child.wait();
-        }
     }
 }
 
