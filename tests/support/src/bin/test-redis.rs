@@ -1,5 +1,5 @@
-//! Starts a Redis server for a script: prints its URL, and stops it when standard input closes or at
-//! a signal.
+//! Starts a Redis server for a script, prints its URL, and stops it when standard input closes or a
+//! signal comes.
 
 use std::error::Error;
 

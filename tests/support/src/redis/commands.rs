@@ -55,8 +55,9 @@ impl RedisServer {
         self.pttl(key) != -2
     }
 
-    /// How often clients called `command` since the last [`reset_calls`](Self::reset_calls): calls that failed included, those
-    /// that were not permitted not. What scripts call inside does count, too, so ask for `evalsha` rather than for `set`.
+    /// How often `command` was called since the last [`reset_calls`](Self::reset_calls). Calls that
+    /// failed count, calls without permission do not. Calls by scripts count as well, so give
+    /// `evalsha` rather than `set`.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
         let stats: String = self.cli("INFO commandstats");
@@ -71,8 +72,8 @@ impl RedisServer {
         self.calls("evalsha") + self.calls("eval")
     }
 
-    /// How often the server has answered with an error of this code, such as `NOPERM`, since the last
-    /// [`reset_calls`](Self::reset_calls).
+    /// How often the server has answered with an error of this code, such as `NOPERM`, since the
+    /// last [`reset_calls`](Self::reset_calls).
     #[must_use]
     pub fn errors(&self, code: &str) -> u64 {
         let stats: String = self.cli("INFO errorstats");
@@ -81,12 +82,12 @@ impl RedisServer {
         line.map_or(0, |count| count.trim().parse().unwrap())
     }
 
-    /// Counts from zero again.
+    /// Sets the counters of calls and errors to zero.
     pub fn reset_calls(&self) {
         let () = self.cli("CONFIG RESETSTAT");
     }
 
-    /// Teaches the server the lock scripts, so that none is sent twice at its first call.
+    /// Loads the lock scripts, so that none is sent twice at its first call.
     pub fn load_scripts(&self) {
         let mut cli = self.connect();
         for text in scripts::TEXTS {

@@ -28,11 +28,12 @@ pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
     LockClient::builder(store).with_defaults(defaults).build().unwrap()
 }
 
-/// What the documentation of `RedisStore` writes behind `ACL SETUSER`: a name, and what this user needs.
+/// The arguments of `ACL SETUSER` in the documentation of `RedisStore`: a name, and the permissions
+/// that a client needs.
 ///
 /// # Panics
 ///
-/// If it does not show that.
+/// If the documentation does not show them.
 #[must_use]
 pub fn documented_user() -> Vec<&'static str> {
     let line = STORE_DOCS
