@@ -5,7 +5,7 @@ NEED := .ci/need
 SEEDS ?= 20000
 SCHEDULES ?= 25000
 
-.PHONY: help demo test test-interop test-browser test-nginx lint doc bench bench-quick faults faults-quick schedules sim zoo
+.PHONY: help demo test test-interop test-browser test-nginx lint doc bench bench-quick faults faults-quick schedules sim mutants
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +30,11 @@ test-nginx: ## The flash sale behind a real nginx
 	$(CARGO) test --package seckill --test nginx
 
 faults: ## The whole programme of faults: model, simulation, proxy, processes, mutants; writes tests/FAULTS.md
-	@$(NEED) redis-server
+	@$(NEED) redis-server git
 	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- $(ARGS)
 
 faults-quick: ## The same in a small dose; writes into target/ (ARGS="--help")
-	@$(NEED) redis-server
+	@$(NEED) redis-server git
 	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- --quick $(ARGS)
 
 sim: ## The real client on a simulated network, by seed (SEEDS=20000)
@@ -45,13 +45,13 @@ schedules: ## Tasks of one process on one key, in many interleavings (SCHEDULES=
 	LOCK_SCHEDULES=$(SCHEDULES) RUSTFLAGS="--cfg lock_shuttle" $(CARGO) test --package lock-core --no-default-features \
 		--features test-util --target-dir target/schedules --lib schedules
 
-zoo: ## Known bugs, brought back one at a time: the tests must notice each (ARGS="--list")
-	@$(NEED) redis-server
-	$(CARGO) run --package lock-tests --bin zoo -- $(ARGS)
+mutants: ## Known bugs, planted one at a time: the tests must notice each (ARGS="--list")
+	@$(NEED) redis-server git
+	$(CARGO) run --package lock-tests --bin mutants -- $(ARGS)
 
 .PHONY: need-test
 need-test:
-	@$(NEED) redis-server rustfmt cargo-clippy
+	@$(NEED) redis-server git rustfmt cargo-clippy
 
 lint:
 	$(CARGO) fmt --all --check

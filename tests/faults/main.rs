@@ -31,5 +31,6 @@ mod sweep;
 mod table;
 mod together;
 mod told;
+mod unnoticed;
 mod upheaval;
 mod waiting;

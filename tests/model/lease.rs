@@ -1,13 +1,6 @@
 //! The library's own text, which is not public.
 #![allow(dead_code, unreachable_pub)] // tried in part
 
-/// The bugs of the zoo are for the library's own build.
-macro_rules! mutant {
-    ($name:literal) => {
-        false
-    };
-}
-
 #[path = "../../lock-core/src/lease/state.rs"]
 pub(crate) mod state;
 #[path = "../../lock-core/src/lease/validity.rs"]

@@ -80,10 +80,7 @@ impl KeyWriter {
         }
         let start = key.len();
         for &byte in self.text.as_bytes() {
-            if byte.is_ascii_alphanumeric()
-                || matches!(byte, b'_' | b'.' | b'-')
-                || mutant!("keys-that-collide")
-            {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-') {
                 key.push(char::from(byte));
             } else {
                 push_hex(key, "%", &[byte]);

@@ -38,9 +38,6 @@ impl Chain {
 
     /// Whether there may be one more holder in this process, by number and time.
     pub(crate) fn may_go_on(&self, now: Instant) -> bool {
-        if mutant!("hand-offs-without-end") {
-            return self.hand_offs < u8::MAX;
-        }
         self.hand_offs < MOST_HAND_OFFS && now.saturating_since(self.granted) < TIME_BUDGET
     }
 
@@ -71,8 +68,7 @@ impl Chain {
     /// The present holder's number; none for one who did not ask for it, though the grant may have one.
     pub(crate) fn fence(&self, wanted: bool) -> FencingToken {
         if wanted && self.is_fenced() {
-            let turn = if mutant!("hand-off-with-the-same-fence") { 0 } else { self.hand_offs };
-            FencingToken::of_turn(self.number, turn)
+            FencingToken::of_turn(self.number, self.hand_offs)
         } else {
             FencingToken::NONE
         }
@@ -86,9 +82,6 @@ impl Chain {
 
 /// Whether a lease until `deadline` is worth handing to one who wants it for `ttl`.
 pub(crate) fn enough_to_hand_on(now: Instant, deadline: Instant, ttl: Duration) -> bool {
-    if mutant!("hand-off-past-the-deadline") {
-        return true;
-    }
     let least = min_remaining(ttl).min(TIME_TO_LIFT);
     // Not at the deadline itself, however short the ttl.
     now < deadline && now.saturating_add(least) <= deadline
@@ -103,10 +96,6 @@ pub(crate) fn is_short(now: Instant, until: Instant, ttl: Duration) -> bool {
 /// When to lengthen a lease that is shorter than its holder's ttl: soon, but for those that end soon, to whom it would be a
 /// command more for nothing. `until` is its deadline.
 pub(crate) fn lift_due(now: Instant, until: Instant) -> Instant {
-    if mutant!("renewal-at-a-third-of-the-full-ttl") {
-        // Of the usual one.
-        return now.saturating_add(Duration::from_secs(10) / 3);
-    }
     now.saturating_add(SHORT_SECTION.min(until.saturating_since(now) / 3))
 }
 

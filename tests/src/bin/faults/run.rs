@@ -160,7 +160,7 @@ async fn end(child: &mut Child) {
     };
     // Some may be gone already, and all may.
     let _told = kill_process_group(group, Kill::TERM);
-    // The zoo ends what it started in other groups.
+    // The suite `mutants` ends what it started in other groups.
     let _ended = timeout(GRACE, child.wait()).await;
     sleep(GRACE / 10).await;
     let _killed = kill_process_group(group, Kill::KILL);

@@ -1,10 +1,5 @@
-//! Faults that no other suite would notice: found when the bugs of the zoo were brought back one by one.
-// Tests fail by panicking, and count in real time.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
-
-// The list of the bugs.
-#[path = "../../lock-core/src/zoo/mutants.rs"]
-mod mutants;
+//! Faults that no other test noticed when their bugs were planted: see the patches in
+//! `tests/mutants`.
 
 use std::time::Instant;
 
@@ -13,24 +8,17 @@ use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, Released};
 use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
-/// Mutants of the scripts replace a piece of them, which must be there when the scripts have changed.
-#[test]
-fn a_mutant_finds_no_place_in_the_scripts() {
-    mutants::MUTANTS.iter().for_each(mutants::Mutant::check);
-    let scripted = mutants::MUTANTS.iter().filter(|mutant| !mutant.script.is_empty());
-    assert!(scripted.count() > 10);
-}
-
-/// A client that does not give up a command that is held up.
+/// A client that waits long for the answer to a command.
 async fn patient(proxy: &Proxy) -> LockClient {
     let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(10_000));
     LockClient::builder(store.connect().await.unwrap()).build().unwrap()
 }
 
-/// The answer to a claim is slow, the server forgets the lock meanwhile, and another client gets it. The first one believes in
-/// its lease, so its number must be the smaller one.
+/// The answer to a claim is slow. Meanwhile the server forgets the lock, and another client gets
+/// it. A fence that was taken only after the answer would be the larger one, although its lock is
+/// gone.
 #[tokio::test]
-async fn a_number_is_drawn_when_its_lock_is_not_ours_any_more() {
+async fn a_grant_that_arrives_late_has_a_smaller_fence_than_the_next_one() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (slow, other) = (patient(&proxy).await, client(&server.url()).await);
@@ -47,10 +35,10 @@ async fn a_number_is_drawn_when_its_lock_is_not_ours_any_more() {
     assert!(late.fencing_token() < next.fencing_token());
 }
 
-/// A grant is told late, while a claim that was sent just before it is still on its way: neither the message nor that claim is
-/// where the lease begins.
+/// The message with a grant arrives late, while a claim that was sent just before is still on its
+/// way. A lease that is counted from the message, or from that claim, would outlast the lock.
 #[tokio::test]
-async fn a_lease_counts_from_the_arrival_of_its_grant() {
+async fn a_lease_by_a_late_message_ends_before_the_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (holder, waiter) = (client(&server.url()).await, patient(&proxy).await);
@@ -59,14 +47,14 @@ async fn a_lease_counts_from_the_arrival_of_its_grant() {
     let waiting = tokio::spawn(waiter.mutex("k").with_ttl(ttl).with_wait(ttl).lock());
     eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
     let (message, claims) = (Gate::new(), Gate::new());
-    let told = proxy.rule(Op::Message, Action::HoldReply(message.clone())).once();
+    let sent = proxy.rule(Op::Message, Action::HoldReply(message.clone())).once();
     let stuck = proxy.rule(Op::Acquire, Action::HoldRequest(claims.clone())).once();
     eventually("it claims again", ms(5_000), || stuck.hits() == 1).await;
     guard.release().await.unwrap();
     let given = Instant::now();
     let given_for = ms(u64::try_from(server.pttl("lock:k")).unwrap());
     assert!(given_for < ttl / 2, "the lock is handed over for a part of the ttl");
-    eventually("it is told", ms(5_000), || told.hits() == 1).await;
+    eventually("the message is sent", ms(5_000), || sent.hits() == 1).await;
     tokio::time::sleep(ms(600)).await;
     message.open();
     let (guard, _) = within("the lock", ms(5_000), waiting).await;
@@ -81,9 +69,10 @@ async fn a_lease_counts_from_the_arrival_of_its_grant() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// The first attempt is executed and its answer lost, and the second one cannot be sent: that is not "nothing was done".
+/// The first attempt is executed and its answer lost, and the second one cannot be sent. An error
+/// that speaks for the second attempt alone would say that nothing was done.
 #[tokio::test]
-async fn a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() {
+async fn a_release_whose_second_attempt_is_not_sent_is_unknown() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -98,9 +87,9 @@ async fn a_release_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing
     wait_idle(&client).await;
 }
 
-/// The same for claims and renewals: what the last attempt did does not tell what the first one did.
+/// The same for claims and renewals.
 #[tokio::test]
-async fn a_call_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() {
+async fn a_call_whose_second_attempt_is_not_sent_is_unknown() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -126,9 +115,10 @@ async fn a_call_whose_second_attempt_is_not_sent_is_said_to_have_done_nothing() 
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// The key of the queue holds something else: that is nobody who waits.
+/// The key of the queue holds a value of another type, so a release finds no waiter there. An error
+/// from that key must not keep the lock.
 #[tokio::test]
-async fn a_queue_that_cannot_be_read_keeps_the_lock() {
+async fn a_lock_is_released_although_its_queue_cannot_be_read() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let guard = client.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
@@ -138,9 +128,10 @@ async fn a_queue_that_cannot_be_read_keeps_the_lock() {
     assert_eq!(server.cli::<Vec<String>>("LRANGE lock:{0}:q:k 0 -1"), ["precious"]);
 }
 
-/// The same key makes a free lock one that cannot be had: it is not the name of the lock alone that is to be looked at.
+/// The same key makes a free lock unavailable. An error that names the key of the lock would send
+/// its reader to the wrong key.
 #[tokio::test]
-async fn a_foreign_queue_is_said_to_be_a_foreign_lock() {
+async fn an_error_names_a_queue_of_another_type() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     assert_eq!(server.cli::<i64>("RPUSH lock:{0}:q:k precious"), 1);
