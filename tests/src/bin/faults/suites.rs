@@ -96,7 +96,7 @@ pub(crate) const SUITES: &[Suite] = &[
         },
     },
     Suite {
-        name: "crowd",
+        name: "scale",
         about: "thousands of waiters and keys, one test at a time",
         quick: Dose { seconds: 5, ..SMALL },
         full: Dose {
