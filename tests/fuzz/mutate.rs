@@ -1,16 +1,16 @@
-//! Inputs that resemble those of a corpus.
+//! Random inputs that resemble those of a corpus.
 
 use std::hash::{BuildHasher as _, RandomState};
 
 use lock_testkit::Rng;
 
-/// Makes inputs from a corpus, by chance.
+/// Mutates inputs of a corpus at random.
 pub(crate) struct Mutator<'c> {
     corpus: &'c [Vec<u8>],
     rng: Rng,
 }
 
-/// What is worth to be put in somewhere.
+/// Byte strings that are likely to reach special cases.
 const WORDS: [&[u8]; 24] = [
     b"\r\n",
     b"*",
@@ -37,17 +37,17 @@ const WORDS: [&[u8]; 24] = [
     b"\0",
     "\u{fc}".as_bytes(),
 ];
-/// Longer ones tell nothing new.
+/// Longer inputs find nothing new.
 const LONGEST: usize = 4_096;
 
 impl<'c> Mutator<'c> {
     pub(crate) fn new(corpus: &'c [Vec<u8>]) -> Self {
         assert!(!corpus.is_empty());
-        // A failure shows its input, so the seed need not be known.
+        // The seed need not be known, because a failure prints its input.
         Self { corpus, rng: Rng::new(RandomState::new().hash_one(0)) }
     }
 
-    pub(crate) fn make(&mut self) -> Vec<u8> {
+    pub(crate) fn mutate(&mut self) -> Vec<u8> {
         let mut input = self.pick().to_vec();
         for _ in 0..=self.below(6) {
             let at = self.below(input.len() + 1);

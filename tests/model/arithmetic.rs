@@ -1,4 +1,4 @@
-//! When a lease ends by the client's account, and when the server lets it expire.
+//! When a lease ends for the client, and when the lock expires on the server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn at(micros: u64) -> Instant {
     Instant::from_origin(Duration::from_micros(micros))
 }
 
-/// Short ones are as likely as long ones.
+/// A random span of at most `longest`; short spans are as likely as long ones.
 fn span(rng: &mut Rng, longest: u64) -> u64 {
     let bits = rng.below(u64::from(u64::BITS - longest.leading_zeros()) + 1);
     rng.below(1 << bits).min(longest)
@@ -20,24 +20,25 @@ fn span(rng: &mut Rng, longest: u64) -> u64 {
 
 const DAY: u64 = 86_400_000;
 
+/// A client could believe in its lease after the server has let the lock expire.
 #[test]
 fn a_lease_ends_before_the_lock_expires() {
     const RENEWED: &str = "renewals confirmed";
-    const OUT_OF_ORDER: &str = "answers out of order";
-    const UNANSWERED: &str = "renewals that nobody answers";
-    const TOO_LATE: &str = "grants too late";
+    const OUT_OF_ORDER: &str = "replies out of order";
+    const UNANSWERED: &str = "renewals without a reply";
+    const TOO_LATE: &str = "grants that came too late";
     const SUSPENDED: &str = "suspensions";
-    const JUDGED: &str = "leases found good";
+    const JUDGED: &str = "leases found valid";
     let mut experiment = Experiment::new(
         2,
-        "a lease is believed in for no longer than the server keeps the lock",
+        "a client believes in its lease no longer than the server keeps the lock",
         "any ttl, delays, suspensions, renewals and extensions out of order, clocks 1 % apart",
         &[RENEWED, OUT_OF_ORDER, UNANSWERED, TOO_LATE, SUSPENDED, JUDGED],
     );
     let mut rng = Rng::new(2);
     let cases = scale(100_000).min(1_000_000);
     for _ in 0..cases {
-        // In microseconds of the client's clock; the server's runs at `rate` / 10,000.
+        // In microseconds of the client's clock. The server's clock runs at `rate` / 10,000 of it.
         let rate = 9_900 + rng.below(201);
         let server =
             |here: u64| u64::try_from(u128::from(here) * u128::from(rate) / 10_000).unwrap();
@@ -52,26 +53,27 @@ fn a_lease_ends_before_the_lock_expires() {
             experiment.saw(TOO_LATE, 1);
             continue;
         };
-        // Answers that are under way: when what was asked left, and for which ttl; `None`: the lock was gone.
-        let mut under_way: Vec<(u64, Option<u64>)> = Vec::new();
+        // Replies in flight: when the renewal was sent, and its ttl, or `None` if the lock was
+        // gone.
+        let mut in_flight: Vec<(u64, Option<u64>)> = Vec::new();
         for _ in 0..rng.below(12) {
             match rng.below(6) {
                 0 | 1 => {
-                    let (asked, ttl) = (now, 100 + span(&mut rng, DAY - 100));
+                    let (sent, ttl) = (now, 100 + span(&mut rng, DAY - 100));
                     now += delay(&mut rng);
                     let alive = server(now) / 1_000 < expiry;
                     if alive {
                         expiry = expiry.max(server(now) / 1_000 + ttl);
                     }
-                    under_way.push((asked, alive.then_some(ttl)));
+                    in_flight.push((sent, alive.then_some(ttl)));
                 }
-                2 | 3 if !under_way.is_empty() => {
-                    let next = usize::try_from(rng.below(under_way.len() as u64)).unwrap();
+                2 | 3 if !in_flight.is_empty() => {
+                    let next = usize::try_from(rng.below(in_flight.len() as u64)).unwrap();
                     experiment.saw(OUT_OF_ORDER, usize::from(next > 0));
-                    let (asked, ttl) = under_way.remove(next);
+                    let (sent, ttl) = in_flight.remove(next);
                     match ttl {
                         Some(ttl) => {
-                            lease.renewed(at(asked), Duration::from_millis(ttl), at(now));
+                            lease.renewed(at(sent), Duration::from_millis(ttl), at(now));
                             experiment.saw(RENEWED, 1);
                         }
                         None => lease.lose(lock_core::LostReason::Gone, at(now)),
@@ -79,7 +81,7 @@ fn a_lease_ends_before_the_lock_expires() {
                 }
                 4 => {
                     lease.doubted(at(now));
-                    under_way.pop();
+                    in_flight.pop();
                     experiment.saw(UNANSWERED, 1);
                 }
                 _ => {
@@ -88,23 +90,24 @@ fn a_lease_ends_before_the_lock_expires() {
                 }
             }
             let was_lost = lease.told();
-            let good = lease.check(at(now)).is_ok();
-            assert!(!good || was_lost.is_none(), "a lease that was lost is lost for ever");
-            assert!(!good || server(now) / 1_000 < expiry, "ttl {ttl} ms at {now} us");
-            experiment.saw(JUDGED, usize::from(good));
+            let valid = lease.check(at(now)).is_ok();
+            assert!(!valid || was_lost.is_none(), "a lost lease stays lost");
+            assert!(!valid || server(now) / 1_000 < expiry, "ttl {ttl} ms at {now} us");
+            experiment.saw(JUDGED, usize::from(valid));
         }
     }
     experiment.ran(cases);
     experiment.finish();
 }
 
+/// Extreme times or ttls could overflow or panic.
 #[test]
-fn no_number_is_too_large_for_the_arithmetic() {
+fn lease_arithmetic_never_overflows() {
     const EXTREME: &str = "numbers at the limits";
     let mut experiment = Experiment::new(
         2,
-        "the accounting of a lease neither overflows nor panics",
-        "times and ttls from 0 to the largest there are",
+        "lease arithmetic neither overflows nor panics",
+        "times and ttls from 0 to the largest possible",
         &[EXTREME],
     );
     let mut rng = Rng::new(3);

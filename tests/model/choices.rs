@@ -1,11 +1,11 @@
-//! What may happen next.
+//! The actions that are possible in a state.
 
 use super::protocol::Protocol;
-use super::state::{Ask, FOREIGN, Message, Next, Phase, Rare, Request, State, Token, Ttl};
+use super::state::{Command, FOREIGN, Message, Next, Phase, Rare, Request, State, Token, Ttl};
 use super::step::{Action, What};
 
 impl Protocol {
-    /// Everything that may happen in `state`.
+    /// Adds every action that is possible in `state`.
     pub(crate) fn choices(&self, state: &State, actions: &mut Vec<Action>) {
         Self::messages(state, actions);
         let calm = state.is_calm();
@@ -17,7 +17,7 @@ impl Protocol {
             let rare = if self.expires_anyway(state) { None } else { Some(Rare::Expiry) };
             actions.push(Action(What::LockExpires, rare));
         } else {
-            actions.push(Action(What::ForeignTakes, Some(Rare::Foreign)));
+            actions.push(Action(What::ForeignAcquires, Some(Rare::Foreign)));
         }
         for (index, (token, _)) in state.queue.iter().enumerate() {
             let rare = (!self.is_crashed(state, *token)).then_some(Rare::TicketExpiry);
@@ -25,12 +25,13 @@ impl Protocol {
         }
         actions.retain(|Action(_, rare)| {
             rare.is_none_or(|rare| {
-                state.left[self.purse(rare)] > 0 && self.rare.iter().any(|(kind, _)| *kind == rare)
+                state.remaining[self.budget(rare)] > 0
+                    && self.rare.iter().any(|(kind, _)| *kind == rare)
             })
         });
     }
 
-    /// Whether somebody waits for it or holds it.
+    /// Whether a client waits with this token or holds the lock with it.
     pub(crate) fn is_live(&self, state: &State, token: Token) -> bool {
         let client = &state.clients[self.owner(token)];
         matches!(client.phase, Phase::Waiting | Phase::Held) && client.token == token
@@ -40,7 +41,7 @@ impl Protocol {
         state.clients[self.owner(token)].phase == Phase::Crashed
     }
 
-    /// Whether the time of a lock is what ends it, as its holder does not.
+    /// Whether only its expiry can end the lock, because no holder will release it.
     pub(crate) fn expires_anyway(&self, state: &State) -> bool {
         state.lock.is_some_and(|lock| {
             lock.kept || lock.token == FOREIGN || self.is_crashed(state, lock.token)
@@ -51,26 +52,27 @@ impl Protocol {
         let mut before: Option<&Request> = None;
         for (index, request) in state.requests.iter().enumerate() {
             let of = |request: &Request| (request.client, request.connection);
-            // A connection keeps the order.
+            // A connection delivers requests in order.
             if before.is_some_and(|before| of(before) == of(request)) {
                 continue;
             }
             before = Some(request);
-            let most = if matches!(request.ask, Ask::Renew(_)) { 0 } else { state.queue.len() };
-            #[allow(clippy::cast_possible_truncation)] // no longer than there are tokens
+            let most =
+                if matches!(request.command, Command::Renew(_)) { 0 } else { state.queue.len() };
+            #[allow(clippy::cast_possible_truncation)] // at most as long as there are tokens
             for skips in 0..=most as u8 {
                 actions.push(Action(What::Execute(index, skips), None));
-                actions.push(Action(What::ExecuteTwice(index, skips), Some(Rare::Double)));
+                actions.push(Action(What::ExecuteTwice(index, skips), Some(Rare::Duplicate)));
             }
             actions.push(Action(What::LoseRequest(index), Some(Rare::Loss)));
         }
         let mut answered = [false; 8];
-        for (index, reply) in state.replies.iter().enumerate() {
-            if std::mem::replace(&mut answered[usize::from(reply.client)], true) {
+        for (index, response) in state.responses.iter().enumerate() {
+            if std::mem::replace(&mut answered[usize::from(response.client)], true) {
                 continue;
             }
-            actions.push(Action(What::Answer(index), None));
-            actions.push(Action(What::LoseAnswer(index), Some(Rare::Loss)));
+            actions.push(Action(What::DeliverResponse(index), None));
+            actions.push(Action(What::LoseResponse(index), Some(Rare::Loss)));
         }
         let mut before: Option<&Message> = None;
         for (index, message) in state.pushes.iter().enumerate() {
@@ -78,8 +80,8 @@ impl Protocol {
                 continue;
             }
             before = Some(message);
-            actions.push(Action(What::Tell(index), None));
-            actions.push(Action(What::TellTwice(index), Some(Rare::Double)));
+            actions.push(Action(What::DeliverPush(index), None));
+            actions.push(Action(What::DeliverPushTwice(index), Some(Rare::Duplicate)));
             actions.push(Action(What::LosePush(index), Some(Rare::Loss)));
         }
     }
@@ -90,32 +92,34 @@ impl Protocol {
         match me.phase {
             Phase::Idle => actions.push(Action(What::Begin(client), None)),
             Phase::Waiting => {
-                match (me.asked, me.next) {
-                    (Some(asked), _) => {
-                        let rare = state.is_under_way(client, asked.sent).then_some(Rare::Timeout);
-                        actions.push(Action(What::GiveUpOnAnswer(client), rare));
+                match (me.pending, me.next) {
+                    (Some(pending), _) => {
+                        let rare =
+                            state.awaits_response(client, pending.sent).then_some(Rare::Timeout);
+                        actions.push(Action(What::TimeOutClaim(client), rare));
                     }
                     (None, Next::Now) => actions.push(Action(What::Claim(client), None)),
                     (None, Next::Later) if self.pauses => {
-                        // The pause ends at any moment; it has to only when nothing else goes on.
+                        // The pause may end at any moment, but must end only when nothing else can
+                        // happen.
                         let rare = if calm { None } else { Some(Rare::Refresh) };
                         actions.push(Action(What::Claim(client), rare));
                     }
                     (None, Next::Later | Next::Never) => {}
                 }
-                let give_up = |pledged| What::GiveUp { client, pledged };
+                let give_up = |handed_over| What::GiveUp { client, handed_over };
                 actions.push(Action(give_up(false), Some(Rare::Cancel)));
                 if has_next {
                     actions.push(Action(give_up(true), Some(Rare::Cancel)));
                 }
-                if me.asked.is_some_and(|asked| !asked.void) {
+                if me.pending.is_some_and(|pending| !pending.void) {
                     let void = What::ClaimsBecomeVoid(me.token);
                     actions.push(Action(void, Some(Rare::Void)));
                 }
             }
             Phase::Held => {
                 actions.push(Action(What::End(client), None));
-                if me.lease.outlasts(&state.over) {
+                if me.lease.outlasts(&state.expired) {
                     actions.push(Action(What::Renew(client, Ttl::Full), Some(Rare::Renew)));
                     actions.push(Action(What::Renew(client, Ttl::Long), Some(Rare::Extend)));
                     if has_next && !self.min_hold {
@@ -125,7 +129,7 @@ impl Protocol {
             }
             Phase::Done | Phase::Crashed => {}
         }
-        let releases = self.tokens(client).any(|token| state.traces[token].release.is_some());
+        let releases = self.tokens(client).any(|token| state.records[token].release.is_some());
         let works = !matches!(me.phase, Phase::Done | Phase::Crashed) || releases;
         if works && me.phase != Phase::Crashed {
             actions.push(Action(What::Crash(client), Some(Rare::Crash)));
@@ -135,17 +139,17 @@ impl Protocol {
 
     fn releases(&self, state: &State, actions: &mut Vec<Action>) {
         for token in 0..self.clients * self.turns {
-            let trace = &state.traces[usize::from(token)];
-            match trace.release {
+            let record = &state.records[usize::from(token)];
+            match record.release {
                 None => continue,
                 Some(0) => actions.push(Action(What::SendRelease(token), None)),
                 Some(sent) => {
-                    let under_way = state.is_under_way(self.owner(token), sent);
-                    let rare = under_way.then_some(Rare::Timeout);
-                    actions.push(Action(What::GiveUpOnRelease(token), rare));
+                    let in_flight = state.awaits_response(self.owner(token), sent);
+                    let rare = in_flight.then_some(Rare::Timeout);
+                    actions.push(Action(What::TimeOutRelease(token), rare));
                 }
             }
-            if trace.flight.is_some_and(|flight| !flight.void) {
+            if record.in_doubt.is_some_and(|in_doubt| !in_doubt.void) {
                 actions.push(Action(What::ClaimsBecomeVoid(token), None));
             }
         }
@@ -153,32 +157,33 @@ impl Protocol {
 }
 
 impl State {
-    /// Whether something that was sent may still be answered.
-    fn is_under_way(&self, client: usize, sent: u8) -> bool {
+    /// Whether a reply to what was sent may still arrive.
+    fn awaits_response(&self, client: usize, sent: u8) -> bool {
         let connection = self.clients[client].connection;
         self.requests.iter().any(|request| {
             usize::from(request.client) == client
                 && request.connection == connection
                 && request.sent == sent
         }) || self
-            .replies
+            .responses
             .iter()
-            .any(|reply| usize::from(reply.client) == client && reply.sent == sent)
+            .any(|response| usize::from(response.client) == client && response.sent == sent)
     }
 
-    /// Whether nothing is under way, and nobody has anything to do but to wait.
+    /// Whether no message or release is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         self.requests.is_empty()
-            && self.replies.is_empty()
+            && self.responses.is_empty()
             && self.pushes.is_empty()
-            && self.traces.iter().all(|trace| trace.release.is_none())
+            && self.records.iter().all(|record| record.release.is_none())
     }
 
+    /// Whether the state is quiet and every client that still has work can only wait.
     pub(crate) fn is_calm(&self) -> bool {
         self.is_quiet()
             && self.clients.iter().all(|client| match client.phase {
                 Phase::Idle | Phase::Held => false,
-                Phase::Waiting => client.asked.is_none() && client.next != Next::Now,
+                Phase::Waiting => client.pending.is_none() && client.next != Next::Now,
                 Phase::Done | Phase::Crashed => true,
             })
     }

@@ -1,15 +1,16 @@
-//! The client: `wait.rs`, `waiter.rs`, `traces.rs` and `mod.rs` of `lock-core/src/store/redis`, the lease in
-//! `lock-core/src/lease`, the line within the process in `lock-core/src/registry`, and the janitor in `lock-core/src/driver`.
+//! The client: how the Redis store waits (`lock-core/src/store/redis`), the lease
+//! (`lock-core/src/lease`), the wait list of the process (`lock-core/src/registry`) and the
+//! releaser (`lock-core/src/driver`). Comments name the file that a function models.
 
-use super::protocol::{Broken, Event};
+use super::protocol::{Event, WrongRule};
 use super::state::{
-    Answer, Ask, Asked, Flight, Message, Next, Phase, Place, Promise, Reply, Request, Span, Token,
-    Trace, Ttl,
+    Command, InDoubt, Message, Next, PendingClaim, Phase, Place, Promise, Record, Reply, Request,
+    Response, Span, Token, Ttl,
 };
 use super::step::Step;
 
 impl Step<'_> {
-    /// acquire.rs, `Pending::new`: a fresh token.
+    /// `acquire.rs`: starts an acquisition with a fresh token.
     pub(crate) fn begin(&mut self, client: usize) {
         let contended = self.protocol.contended;
         let token = self.protocol.token(client, self.state.clients[client].turn);
@@ -20,60 +21,61 @@ impl Step<'_> {
         self.claim(client);
     }
 
-    /// wait.rs, `ask`; mod.rs, `claim_once`.
+    /// `wait.rs`: sends a claim.
     pub(crate) fn claim(&mut self, client: usize) {
         let sent = self.time();
         let me = &mut self.state.clients[client];
         let (token, place) = (me.token, me.contended);
-        me.asked = Some(Asked { sent, void: false });
+        me.pending = Some(PendingClaim { sent, void: false });
         me.next = Next::Never;
         if let Some(known) = &mut me.place
-            && self.protocol.broken == Some(Broken::UnansweredClaimsCount)
+            && self.protocol.wrong_rule == Some(WrongRule::UnansweredClaimsCount)
         {
             known.sent = sent;
         }
-        // traces.rs, `queue`
-        self.state.traces[usize::from(token)].member |= place;
-        self.send(client, token, sent, Ask::Claim { place, void: false });
+        // `in_doubt.rs`: from now on the token may have a place in the queue.
+        self.state.records[usize::from(token)].member |= place;
+        self.send(client, token, sent, Command::Claim { place, void: false });
     }
 
-    fn send(&mut self, client: usize, token: Token, sent: u8, ask: Ask) {
+    fn send(&mut self, client: usize, token: Token, sent: u8, command: Command) {
         let connection = self.state.clients[client].connection;
         #[allow(clippy::cast_possible_truncation)] // there are two or three
         let client = client as u8;
-        self.state.requests.push(Request { client, connection, token, sent, ask });
+        self.state.requests.push(Request { client, connection, token, sent, command });
     }
 
-    /// traces.rs, `InFlight::drop`: the claim under way may still be executed.
-    fn leave_unanswered(&mut self, client: usize) {
+    /// `in_doubt.rs`: the server may still execute the claim whose reply is no longer awaited.
+    fn leave_in_doubt(&mut self, client: usize) {
         let me = &mut self.state.clients[client];
-        let Some(asked) = me.asked.take() else { return };
+        let Some(pending) = me.pending.take() else { return };
         let connection = me.connection;
-        let trace = &mut self.state.traces[usize::from(me.token)];
-        trace.flight = Some(match trace.flight {
-            None => Flight { connection: Some(connection), void: asked.void },
-            Some(before) => Flight {
+        let record = &mut self.state.records[usize::from(me.token)];
+        record.in_doubt = Some(match record.in_doubt {
+            None => InDoubt { connection: Some(connection), void: pending.void },
+            Some(before) => InDoubt {
                 connection: before.connection.filter(|before| *before == connection),
-                void: asked.void && before.void,
+                void: pending.void && before.void,
             },
         });
     }
 
-    /// wait.rs, `failed`: asks again after a pause.
-    pub(crate) fn give_up_on_the_answer(&mut self, client: usize) {
-        self.leave_unanswered(client);
+    /// `wait.rs`: claims again after a failed call.
+    pub(crate) fn time_out_claim(&mut self, client: usize) {
+        self.leave_in_doubt(client);
         self.state.clients[client].next = Next::Now;
         self.count(Event::ClaimUnanswered);
     }
 
-    /// What was asked on the old connection is not answered any more. mod.rs, `claim`: once more, on the new one.
+    /// Requests on the old connection get no reply any more. The client repeats its claim on the
+    /// new connection.
     pub(crate) fn reconnect(&mut self, client: usize) {
         let waits = self.state.clients[client].phase == Phase::Waiting;
-        self.leave_unanswered(client);
+        self.leave_in_doubt(client);
         self.state.clients[client].connection += 1;
-        self.state.replies.retain(|reply| usize::from(reply.client) != client);
+        self.state.responses.retain(|response| usize::from(response.client) != client);
         for token in self.protocol.tokens(client) {
-            if let Some(sent) = &mut self.state.traces[token].release {
+            if let Some(sent) = &mut self.state.records[token].release {
                 *sent = 0;
             }
         }
@@ -82,79 +84,79 @@ impl Step<'_> {
         }
     }
 
-    /// An answer. One that is not awaited is ignored.
-    pub(crate) fn answered(&mut self, reply: &Reply) {
-        let client = usize::from(reply.client);
+    /// Handles a response. A response that is not awaited is ignored.
+    pub(crate) fn receive(&mut self, response: &Response) {
+        let client = usize::from(response.client);
         let me = &self.state.clients[client];
-        match reply.answer {
-            Answer::Released { connection, claims_over } => {
-                if self.state.traces[usize::from(reply.token)].release == Some(reply.sent) {
-                    self.released(reply.token, connection, claims_over);
+        match response.reply {
+            Reply::Released { connection, claims_over } => {
+                if self.state.records[usize::from(response.token)].release == Some(response.sent) {
+                    self.released(response.token, connection, claims_over);
                 }
             }
-            Answer::Renewed(ttl) => {
-                // state.rs, `renewed`: only a lease that is good.
-                let good = me.lease.outlasts(&self.state.over);
-                if me.phase == Phase::Held && me.token == reply.token && good {
-                    let since = self.counts_from(reply.sent, Broken::DeadlineFromReply);
+            Reply::Renewed(ttl) => {
+                // `state.rs`, `renewed`: only a valid lease is extended.
+                let valid = me.lease.outlasts(&self.state.expired);
+                if me.phase == Phase::Held && me.token == response.token && valid {
+                    let since = self.counts_from(response.sent, WrongRule::DeadlineFromReply);
                     self.state.clients[client].lease.lengthen(since, ttl);
                     self.count(Event::RenewalConfirmed);
                 }
             }
-            Answer::NotRenewed => {
-                // state.rs, `lose`
-                if me.phase == Phase::Held && me.token == reply.token {
+            Reply::NotRenewed => {
+                // `state.rs`, `lose`
+                if me.phase == Phase::Held && me.token == response.token {
                     self.state.clients[client].lease = Span::default();
                 }
             }
-            Answer::Granted(_) | Answer::Queued { .. } | Answer::Busy | Answer::Void => {
-                let awaited = me.asked.is_some_and(|asked| asked.sent == reply.sent);
-                if awaited && me.token == reply.token {
-                    self.claimed(client, reply);
+            Reply::Granted(_) | Reply::Queued { .. } | Reply::Busy | Reply::Void => {
+                let awaited = me.pending.is_some_and(|pending| pending.sent == response.sent);
+                if awaited && me.token == response.token {
+                    self.claimed(client, response);
                 } else {
-                    self.count(Event::AnswerIgnored);
+                    self.count(Event::ResponseIgnored);
                 }
             }
         }
     }
 
-    /// wait.rs, `ask`: the answer to a claim.
-    fn claimed(&mut self, client: usize, reply: &Reply) {
+    /// `wait.rs`: handles the reply to a claim.
+    fn claimed(&mut self, client: usize, response: &Response) {
         let me = &mut self.state.clients[client];
-        me.asked = None;
-        match reply.answer {
-            Answer::Granted(fence) => {
-                let since = self.counts_from(reply.sent, Broken::DeadlineFromReply);
+        me.pending = None;
+        match response.reply {
+            Reply::Granted(fence) => {
+                let since = self.counts_from(response.sent, WrongRule::DeadlineFromReply);
                 self.enter(client, Span::of(since, Ttl::Full), fence);
             }
-            Answer::Busy => {
+            Reply::Busy => {
                 me.contended = true;
-                let again = self.protocol.broken != Some(Broken::NoClaimAfterSubscribing);
+                let again = self.protocol.wrong_rule != Some(WrongRule::NoClaimAfterSubscribing);
                 me.next = if again { Next::Now } else { Next::Never };
             }
-            Answer::Queued { us, ticket } => {
+            Reply::Queued { us, ticket } => {
                 me.next = Next::Later;
-                // waiter.rs, `queued`
+                // `ticket.rs`, `queued`
                 let newer = me.place.is_none_or(|place| {
-                    ticket > place.ticket || ticket == place.ticket && reply.sent > place.sent
+                    ticket > place.ticket || ticket == place.ticket && response.sent > place.sent
                 });
                 if newer {
-                    me.place = Some(Place { ticket, sent: reply.sent, us });
+                    me.place = Some(Place { ticket, sent: response.sent, us });
                 }
-                // waiter.rs, `early`
+                // `ticket.rs`: a grant may arrive before its ticket.
                 if let Some(message) = me.early.take() {
                     self.count(Event::GrantAheadOfTicket);
                     self.judge(client, message);
                 }
             }
-            // wait.rs, `claim_until`: it asks again.
-            Answer::Void => me.next = Next::Now,
-            Answer::Released { .. } | Answer::Renewed(_) | Answer::NotRenewed => {}
+            // `wait.rs`: claims again.
+            Reply::Void => me.next = Next::Now,
+            Reply::Released { .. } | Reply::Renewed(_) | Reply::NotRenewed => {}
         }
     }
 
-    /// A message from the inbox. It is heard as long as the token waits.
-    pub(crate) fn told(&mut self, message: Message) {
+    /// Handles a message from the inbox, which is dispatched as long as the token waits.
+    pub(crate) fn notified(&mut self, message: Message) {
         let client = self.protocol.owner(message.token);
         let me = &self.state.clients[client];
         if me.phase == Phase::Waiting && me.token == message.token {
@@ -162,15 +164,15 @@ impl Step<'_> {
         }
     }
 
-    /// waiter.rs, `granted`
+    /// `ticket.rs`, `granted`
     fn judge(&mut self, client: usize, message: Message) {
         let now = self.time();
         let me = &mut self.state.clients[client];
-        let believes_any = self.protocol.broken == Some(Broken::GrantWithoutTicket);
+        let believes_any = self.protocol.wrong_rule == Some(WrongRule::GrantWithoutTicket);
         let place = match me.place {
             Some(place) if place.ticket == message.ticket || believes_any => place,
             Some(place) if place.ticket > message.ticket => {
-                self.count(Event::GrantOfThePast);
+                self.count(Event::GrantForOldTicket);
                 return;
             }
             _ => {
@@ -179,9 +181,9 @@ impl Step<'_> {
                 return;
             }
         };
-        // The lease counts from `sent`, and from as much later as the grant came after the answer. A claim is answered after it
-        // was sent, so that is no later than the grant.
-        let since = if self.protocol.broken == Some(Broken::GrantDeadlineFromReceipt) {
+        // The lease counts from `sent`, shifted by the server's time between the reply and the
+        // grant. The claim was sent before the server replied, so this is no later than the grant.
+        let since = if self.protocol.wrong_rule == Some(WrongRule::GrantDeadlineFromReceipt) {
             now
         } else if message.us <= place.us {
             place.sent
@@ -191,42 +193,42 @@ impl Step<'_> {
             now
         };
         let lease = Span::of(since, Ttl::Claim);
-        if !lease.outlasts(&self.state.over) {
+        if !lease.outlasts(&self.state.expired) {
             me.next = Next::Now;
-            self.count(Event::GrantOver);
+            self.count(Event::GrantExpired);
             return;
         }
         self.count(Event::GrantByMessage);
         self.enter(client, lease, message.fence);
     }
 
-    /// The time from which a lease counts: when it was asked for.
-    fn counts_from(&mut self, sent: u8, fault: Broken) -> u8 {
+    /// The time from which a lease counts: when its claim or renewal was sent.
+    fn counts_from(&mut self, sent: u8, fault: WrongRule) -> u8 {
         if self.breaks(fault) { self.time() } else { sent }
     }
 
-    /// wait.rs, `entered`; traces.rs, `granted`; state.rs, `granted`.
+    /// `wait.rs`, `in_doubt.rs` and `state.rs`: the client holds the lock.
     fn enter(&mut self, client: usize, lease: Span, fence: u8) {
         if self.state.clients[client].phase == Phase::Held {
             self.breach(Promise::OneGrant);
         }
-        let forgets = self.breaks(Broken::EntryForgetsClaim);
-        if self.breaks(Broken::LateAnswerEnters) {
-            // Goes on as if it still waited for the answer.
+        let forgets = self.breaks(WrongRule::EntryForgetsClaim);
+        if self.breaks(WrongRule::LateAnswerEnters) {
+            // The client continues as if it still awaited the reply.
         } else if forgets {
-            self.state.clients[client].asked = None;
+            self.state.clients[client].pending = None;
         } else {
-            self.leave_unanswered(client);
+            self.leave_in_doubt(client);
         }
         let me = &mut self.state.clients[client];
         me.place = None;
         me.early = None;
         me.next = Next::Never;
-        let trace = &mut self.state.traces[usize::from(me.token)];
-        if trace.flight.is_none() || forgets {
-            *trace = Trace::default();
+        let record = &mut self.state.records[usize::from(me.token)];
+        if record.in_doubt.is_none() || forgets {
+            *record = Record::default();
         }
-        if !lease.outlasts(&self.state.over) {
+        if !lease.outlasts(&self.state.expired) {
             self.count(Event::GrantTooLate);
             self.give_up(client, false);
             return;
@@ -249,44 +251,44 @@ impl Step<'_> {
     pub(crate) fn renew_lease(&mut self, client: usize, ttl: Ttl) {
         let sent = self.time();
         let token = self.state.clients[client].token;
-        self.send(client, token, sent, Ask::Renew(ttl));
+        self.send(client, token, sent, Command::Renew(ttl));
     }
 
-    /// `hand_off.rs`, `next`; state.rs, `handed_on`: the next task of the process has the lease as it is.
+    /// `hand_off.rs` and `state.rs`: the next task of the process takes over the lease unchanged.
     pub(crate) fn hand_on(&mut self, client: usize) {
         let now = self.time();
         let me = &mut self.state.clients[client];
         me.turn += 1;
-        if self.protocol.broken != Some(Broken::FenceKept) {
+        if self.protocol.wrong_rule != Some(WrongRule::FenceKept) {
             me.fence.1 += 1;
         }
-        if self.protocol.broken == Some(Broken::HandOnBeginsLease) {
+        if self.protocol.wrong_rule == Some(WrongRule::HandOnBeginsLease) {
             me.lease = Span::of(now, Ttl::Full);
         }
         self.count(Event::HandedOn);
         self.begin_body(client);
     }
 
-    /// The guard is dropped, and nobody of the process is next: the store has it back, then the seat goes on.
+    /// The guard is dropped, and no task of the process waits: the lock is released on the server.
     pub(crate) fn end(&mut self, client: usize) {
-        if !self.state.clients[client].lease.outlasts(&self.state.over) {
+        if !self.state.clients[client].lease.outlasts(&self.state.expired) {
             self.count(Event::LeaseLost);
         }
         self.give_back(client, self.protocol.min_hold && client == 0);
     }
 
-    /// acquire.rs, `Pending::drop`: the next task of the process goes on with the token, or the janitor has it.
-    pub(crate) fn give_up(&mut self, client: usize, pledged: bool) {
-        self.leave_unanswered(client);
-        if !pledged {
+    /// `acquire.rs`: the next task of the process takes over the token, or the lock is released.
+    pub(crate) fn give_up(&mut self, client: usize, handed_over: bool) {
+        self.leave_in_doubt(client);
+        if !handed_over {
             self.give_back(client, false);
             return;
         }
         let me = &mut self.state.clients[client];
         me.turn += 1;
         me.next = Next::Now;
-        // wait.rs, `resume`: what has a trace may have a place.
-        me.contended |= self.state.traces[usize::from(me.token)] != Trace::default();
+        // `wait.rs`: a token with a record may have a place in the queue.
+        me.contended |= self.state.records[usize::from(me.token)] != Record::default();
         if me.place.is_none() {
             me.early = None;
         }
@@ -304,31 +306,34 @@ impl Step<'_> {
         me.next = Next::Never;
         me.place = None;
         me.early = None;
-        me.asked = None;
+        me.pending = None;
         me.lease = Span::default();
         me.fence = (0, 0);
-        self.state.traces[usize::from(token)].hold = hold;
+        self.state.records[usize::from(token)].hold = hold;
         self.send_release(token);
     }
 
-    /// mod.rs, `release_once`
+    /// `releaser.rs`: sends the release once.
     pub(crate) fn send_release(&mut self, token: Token) {
         let sent = self.time();
-        let member = !self.breaks(Broken::CancelKeepsPlace);
-        let trace = &mut self.state.traces[usize::from(token)];
-        trace.release = Some(sent);
-        let ask = Ask::Release { member: trace.member && member, hold: trace.hold };
-        self.send(self.protocol.owner(token), token, sent, ask);
+        let member = !self.breaks(WrongRule::CancelKeepsPlace);
+        let record = &mut self.state.records[usize::from(token)];
+        record.release = Some(sent);
+        let command = Command::Release { member: record.member && member, hold: record.hold };
+        self.send(self.protocol.owner(token), token, sent, command);
     }
 
-    /// traces.rs, `land`: final if no claim of the token can be executed any more.
+    /// `in_doubt.rs`: the release is final if no claim of the token can be executed any more.
     fn released(&mut self, token: Token, connection: u8, claims_over: bool) {
-        let trace = &mut self.state.traces[usize::from(token)];
-        let same = trace.flight.is_none_or(|flight| flight.connection == Some(connection));
-        if same || claims_over || self.protocol.broken == Some(Broken::ReleaseFinalAtFirstAnswer) {
-            *trace = Trace::default();
+        let record = &mut self.state.records[usize::from(token)];
+        let same = record.in_doubt.is_none_or(|in_doubt| in_doubt.connection == Some(connection));
+        if same
+            || claims_over
+            || self.protocol.wrong_rule == Some(WrongRule::ReleaseFinalAtFirstAnswer)
+        {
+            *record = Record::default();
         } else {
-            trace.release = Some(0);
+            record.release = Some(0);
             self.count(Event::ReleaseNotFinal);
         }
     }

@@ -1,11 +1,11 @@
-//! Values that differ never give one key.
+//! The encoding of keys: different values never share a key.
 
 use std::collections::HashMap;
 
 use lock_core::{Key, key};
 use lock_testkit::{Experiment, Rng, scale};
 
-/// What an encoder may stumble over: its own signs, those of others, what is shortened, and what is not ASCII.
+/// Difficult pieces for an encoder: separators, escapes, other systems' syntax, and non-ASCII text.
 const PIECES: [&str; 20] = [
     "", "a", "1", ":", "%", "%3A", "~", "{", "}", "<", ">", " ", "\0", "\n", "\u{7f}", "ä", "😀",
     ".", "-", "a:b",
@@ -18,10 +18,10 @@ fn value(rng: &mut Rng, before: &[String]) -> String {
         return "x".repeat(len) + &rng.below(9).to_string();
     }
     match rng.below(20) {
-        // As long as what is kept as it is, or longer.
+        // Around the length from which values are replaced by a digest.
         0 => LONG[usize::try_from(rng.below(3)).unwrap()..].to_owned() + &rng.below(9).to_string(),
         1 => "x".repeat(usize::try_from(rng.below(70)).unwrap()) + &rng.below(99).to_string(),
-        // Digests and escapes of other values.
+        // The encoded form of an earlier value.
         2 | 3 if !before.is_empty() => {
             let at = usize::try_from(rng.below(before.len() as u64)).unwrap();
             before[at].clone()
@@ -35,18 +35,19 @@ fn value(rng: &mut Rng, before: &[String]) -> String {
     }
 }
 
+/// Two pairs of values could give the same key, or a value could add a separator.
 #[test]
 fn a_million_pairs_of_values_give_as_many_keys() {
     const ESCAPED: &str = "values escaped";
     const SHORTENED: &str = "values shortened";
     const AGAIN: &str = "values that look like an encoded one";
-    const REFUSED: &str = "empty values refused";
+    const REJECTED: &str = "empty values rejected";
     const LARGE: &str = "values of up to 64 kB";
     let mut experiment = Experiment::new(
         1,
-        "different values give different keys, whose structure no value changes",
+        "different values give different keys, and no value changes their structure",
         "values with separators, braces, controls, escapes and digests of other values",
-        &[ESCAPED, SHORTENED, AGAIN, REFUSED, LARGE],
+        &[ESCAPED, SHORTENED, AGAIN, REJECTED, LARGE],
     );
     let mut rng = Rng::new(1);
     let mut keys: HashMap<(u8, String), (String, String)> = HashMap::new();
@@ -63,7 +64,7 @@ fn a_million_pairs_of_values_give_as_many_keys() {
         };
         if one.is_empty() || other.is_empty() {
             key.unwrap_err();
-            experiment.saw(REFUSED, 1);
+            experiment.saw(REJECTED, 1);
             continue;
         }
         let name = key.unwrap().as_str().to_owned();
@@ -81,7 +82,7 @@ fn a_million_pairs_of_values_give_as_many_keys() {
         }
         let pair = (one, other);
         let before = keys.entry((template, name)).or_insert_with(|| pair.clone());
-        assert_eq!(*before, pair, "one key for both");
+        assert_eq!(*before, pair, "two pairs share a key");
     }
     experiment.ran(pairs);
     experiment.finish();

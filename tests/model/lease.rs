@@ -1,5 +1,5 @@
-//! The library's own text, which is not public.
-#![allow(dead_code, unreachable_pub)] // tried in part
+//! The lease code of lock-core, included by path because it is not public.
+#![allow(dead_code, unreachable_pub)] // the tests use a part of it
 
 #[path = "../../lock-core/src/lease/state.rs"]
 pub(crate) mod state;

@@ -1,32 +1,28 @@
-//! The model: its size, what may be wrong with it, and what it comes across.
+//! The model: its bounds, its deliberately wrong rules, and the events that it counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stateright::{Model, Property};
+use super::state::{Rare, Token};
 
-use super::promises;
-use super::state::{Client, KINDS, Phase, Rare, Span, State, Token, Trace};
-use super::step::{Action, Step};
-
-/// One key, and clients that want it.
+/// One key, and the clients that acquire it.
 #[derive(Debug)]
 pub(crate) struct Protocol {
     pub(crate) clients: u8,
-    /// How often each wants it.
+    /// How often each client acquires the key.
     pub(crate) turns: u8,
-    /// What may happen, and how often, for all clients together.
+    /// The rare events that may happen, with the maximum number of each for all clients together.
     pub(crate) rare: Vec<(Rare, u8)>,
-    /// Instead: how often anything of `rare` may happen in all.
+    /// If set, the maximum number of all rare events together; replaces the numbers in `rare`.
     pub(crate) in_all: Option<u8>,
-    /// Whether claims ask for a place at once.
+    /// Whether the first claim of a client already requests a place in the queue.
     pub(crate) contended: bool,
-    /// Whether waiters claim again at the end of a pause. Without faults nobody has to.
+    /// Whether waiters claim again after a pause. Without faults, this is never needed.
     pub(crate) pauses: bool,
     /// Whether the first client has a `min_hold`.
     pub(crate) min_hold: bool,
-    /// A rule that is replaced by a wrong one.
-    pub(crate) broken: Option<Broken>,
+    /// The rule that is replaced by a wrong one.
+    pub(crate) wrong_rule: Option<WrongRule>,
     pub(crate) events: Arc<Events>,
 }
 
@@ -40,15 +36,16 @@ impl Default for Protocol {
             contended: true,
             pauses: true,
             min_hold: false,
-            broken: None,
+            wrong_rule: None,
             events: Arc::default(),
         }
     }
 }
 
-/// Rules that are wrong in one point: of peers, and of this protocol's first form.
+/// Rules that are wrong in one point: rules of other lock crates, and of early versions of this
+/// one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Broken {
+pub(crate) enum WrongRule {
     // The scripts.
     VoidClaimsCount,
     FirstToAskTakes,
@@ -72,25 +69,25 @@ pub(crate) enum Broken {
     HandOnBeginsLease,
 }
 
-/// What a run came across.
+/// The events that a run counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Event {
     GrantByMessage,
     GrantAheadOfTicket,
-    GrantOfThePast,
-    GrantOver,
-    GrantToTheDead,
+    GrantForOldTicket,
+    GrantExpired,
+    GrantToCrashed,
     GrantTooLate,
-    DeadSkipped,
-    Unheard,
+    CrashedSkipped,
+    NoSubscriber,
     VoidClaim,
     ClaimOfHolder,
     ClaimUnanswered,
     ClaimPassedOn,
-    DoubledRequest,
-    DoubledPush,
+    DuplicatedRequest,
+    DuplicatedPush,
     Lost,
-    AnswerIgnored,
+    ResponseIgnored,
     PushIgnored,
     RenewalConfirmed,
     RenewalCrossesRelease,
@@ -110,6 +107,10 @@ const EVENTS: usize = Event::Crashed as usize + 1;
 pub(crate) struct Events([AtomicUsize; EVENTS]);
 
 impl Events {
+    pub(crate) fn count(&self, event: Event) {
+        self.0[event as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn seen(&self, event: Event) -> usize {
         self.0[event as usize].load(Ordering::Relaxed)
     }
@@ -131,53 +132,8 @@ impl Protocol {
         client * turns..(client + 1) * turns
     }
 
-    /// Where `State::left` counts what may happen.
-    pub(crate) fn purse(&self, rare: Rare) -> usize {
+    /// The index in `State::remaining` that counts `rare`.
+    pub(crate) fn budget(&self, rare: Rare) -> usize {
         if self.in_all.is_some() { 0 } else { rare as usize }
-    }
-}
-
-impl Model for Protocol {
-    type State = State;
-    type Action = Action;
-
-    fn init_states(&self) -> Vec<State> {
-        let mut left = [0; KINDS];
-        for (rare, times) in &self.rare {
-            left[self.purse(*rare)] = self.in_all.unwrap_or(*times);
-        }
-        vec![State {
-            lock: None,
-            queue: Vec::new(),
-            clients: vec![Client::of(Phase::Idle); usize::from(self.clients)],
-            traces: vec![Trace::default(); usize::from(self.clients * self.turns)],
-            requests: Vec::new(),
-            replies: Vec::new(),
-            pushes: Vec::new(),
-            left,
-            over: Span::default(),
-            last: (0, 0),
-            broken: None,
-        }]
-    }
-
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        self.choices(state, actions);
-    }
-
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        let (mut state, events) = Step::of(self, last.clone(), action)?;
-        for event in events {
-            self.events.0[event as usize].fetch_add(1, Ordering::Relaxed);
-        }
-        if !self.min_hold {
-            state.sort_clients(self.turns);
-        }
-        state.reduce();
-        Some(state)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        promises::all()
     }
 }

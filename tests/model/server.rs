@@ -1,36 +1,39 @@
-//! The server: one key, and the rules of the scripts in `lock-core/src/store/redis/scripts`, line by line.
+//! The server: one key, and the rules of the scripts in `lock-core/src/store/redis/scripts`, line
+//! by line.
 //!
-//! `script.lua | line` quotes the line that the next statement stands for; a test compares the quotes with the scripts. A
-//! script is executed at once, and each call asks for one thing, since the scripts serve many one after another.
+//! A comment `script.lua | line` quotes the line that the next statement models; a test compares
+//! the quotes with the scripts. A quote that ends with a backslash continues in the next line. A
+//! script runs atomically. The model sends one command per call, because the scripts execute the
+//! commands of a call one after another.
 
-use super::protocol::{Broken, Event};
+use super::protocol::{Event, WrongRule};
 use super::state::{
-    Answer, Ask, FOREIGN, Lock, Message, Promise, Reply, Request, Span, Token, Ttl,
+    Command, FOREIGN, Lock, Message, Promise, Reply, Request, Response, Span, Token, Ttl,
 };
 use super::step::Step;
 
 impl Step<'_> {
-    /// Executes what is asked, and answers, if the connection is still there.
+    /// Executes a request, and responds if its connection is still open.
     pub(crate) fn execute(&mut self, request: Request) {
-        let answer = match request.ask {
-            Ask::Claim { place, void } => self.acquire(request.token, place, void),
-            Ask::Release { member, hold } => self.release(&request, member, hold),
-            Ask::Renew(ttl) => self.renew(request.token, ttl),
+        let reply = match request.command {
+            Command::Claim { place, void } => self.acquire(request.token, place, void),
+            Command::Release { member, hold } => self.release(&request, member, hold),
+            Command::Renew(ttl) => self.renew(request.token, ttl),
         };
         let Request { client, token, sent, .. } = request;
         if self.state.clients[usize::from(client)].connection == request.connection {
-            self.state.replies.push(Reply { client, token, sent, answer });
+            self.state.responses.push(Response { client, token, sent, reply });
         }
     }
 
     /// acquire.lua
-    fn acquire(&mut self, token: Token, place: bool, void: bool) -> Answer {
+    fn acquire(&mut self, token: Token, place: bool, void: bool) -> Reply {
         // queue.lua | time = redis.call('TIME')
         let us = self.time();
         // acquire.lua | if us > tonumber(void_after) then
-        if void && !self.breaks(Broken::VoidClaimsCount) {
+        if void && !self.breaks(WrongRule::VoidClaimsCount) {
             self.count(Event::VoidClaim);
-            return Answer::Void;
+            return Reply::Void;
         }
         // acquire.lua | local set = redis.pcall('SET', lock, token, 'NX', 'PX', ttl)
         let taken = self.state.lock.is_none();
@@ -38,20 +41,21 @@ impl Step<'_> {
             self.state.lock = Some(Lock::of(token, us, Ttl::Full));
             // acquire.lua | elseif set and waiting == 0 then
             if self.state.queue.is_empty() {
-                return Answer::Granted(self.fence());
+                return Reply::Granted(self.fence());
             }
         }
-        // A free lock with a queue is the head's, whoever asks.
+        // A free lock with a queue belongs to the first waiter, regardless of which client claims
+        // it.
         // acquire.lua | if taken then
         if taken {
             // Expired tickets leave the model's queue when they expire.
             // acquire.lua | line.forget_expired(256)
             // acquire.lua | local head = redis.call('ZRANGE', queue, 0, 0)[1]
             let head = self.state.queue.first().map(|(head, _)| *head);
-            // Another than the head is also one who has no member.
+            // A client without a place in the queue is not the first waiter either.
             // acquire.lua | if not (head and head ~= member and line.hand_off('')) then
             let another = head.is_some_and(|head| !place || head != token);
-            let barges = self.breaks(Broken::FirstToAskTakes);
+            let barges = self.breaks(WrongRule::FirstToAskTakes);
             if barges || !(another && self.hand_off(us)) {
                 let ahead =
                     self.state.queue.iter().take_while(|(other, _)| *other != token).count();
@@ -59,10 +63,10 @@ impl Step<'_> {
                     self.breach(Promise::FirstInFirstOut);
                 }
                 // acquire.lua | if member then line.leave(member) end
-                if place && !self.breaks(Broken::TicketKept) {
+                if place && !self.breaks(WrongRule::TicketKept) {
                     self.leave(token);
                 }
-                return Answer::Granted(self.fence());
+                return Reply::Granted(self.fence());
             }
         }
         // acquire.lua | local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
@@ -73,15 +77,16 @@ impl Step<'_> {
                 self.breach(Promise::ReleasedStaysReleased);
             }
             // acquire.lua | if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
-            self.lengthen(us, Ttl::Full, Broken::ClaimShortens);
+            self.lengthen(us, Ttl::Full, WrongRule::ClaimShortens);
             self.count(Event::ClaimOfHolder);
-            return Answer::Granted(self.fence());
+            return Reply::Granted(self.fence());
         }
         // acquire.lua | if not member then return {0, left, ours} end
         if !place {
-            return Answer::Busy;
+            return Reply::Busy;
         }
-        // acquire.lua | if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) == 1 then
+        // acquire.lua | if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) \
+        // == 1 then
         // acquire.lua | ticket = tonumber(redis.call('ZSCORE', queue, member))
         let known = self.state.queue.iter().find(|(other, _)| *other == token);
         let ticket = match known {
@@ -92,27 +97,27 @@ impl Step<'_> {
                 ticket
             }
         };
-        // How long the ticket is good, the model leaves open.
+        // The model leaves open how long the ticket is valid.
         // acquire.lua | redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
         // acquire.lua | return {2, left, ours, ticket, place}
-        Answer::Queued { us, ticket }
+        Reply::Queued { us, ticket }
     }
 
     /// release.lua
-    fn release(&mut self, request: &Request, member: bool, hold: bool) -> Answer {
+    fn release(&mut self, request: &Request, member: bool, hold: bool) -> Reply {
         let token = request.token;
         let us = self.time();
         // release.lua | local holder = redis.pcall('GET', lock)
         let held = self.state.lock.filter(|lock| lock.named);
         // release.lua | if holder == token then
-        let blindly = self.breaks(Broken::ReleaseWithoutCompare) && self.state.lock.is_some();
+        let blindly = self.breaks(WrongRule::ReleaseWithoutCompare) && self.state.lock.is_some();
         if blindly || held.is_some_and(|lock| lock.token == token) {
             if self.state.lock.is_some_and(|lock| lock.token != token) {
                 self.breach(Promise::OthersAreNotReleased);
             }
             if hold {
                 // release.lua | redis.call('SET', lock, '=' .. token, 'PX', hold)
-                let named = self.breaks(Broken::HoldKeepsToken);
+                let named = self.breaks(WrongRule::HoldKeepsToken);
                 let expiry = Span::of(us, Ttl::Full);
                 self.state.lock = Some(Lock { token, named, kept: true, expiry });
                 self.count(Event::KeptForMinHold);
@@ -127,39 +132,40 @@ impl Step<'_> {
             self.leave(token);
         }
         // release.lua | local now = redis.call('TIME')
-        let flight = self.state.traces[usize::from(token)].flight;
-        let claims_over = flight.is_none_or(|flight| flight.void);
-        Answer::Released { connection: request.connection, claims_over }
+        let in_doubt = self.state.records[usize::from(token)].in_doubt;
+        let claims_over = in_doubt.is_none_or(|in_doubt| in_doubt.void);
+        Reply::Released { connection: request.connection, claims_over }
     }
 
     /// renew.lua
-    fn renew(&mut self, token: Token, ttl: Ttl) -> Answer {
+    fn renew(&mut self, token: Token, ttl: Ttl) -> Reply {
         let us = self.time();
-        let ours = self.state.lock.filter(|lock| lock.named && lock.token == token);
-        if self.breaks(Broken::RenewalBySet) {
-            if ours.is_none() {
+        let held = self.state.lock.filter(|lock| lock.named && lock.token == token);
+        if self.breaks(WrongRule::RenewalBySet) {
+            if held.is_none() {
                 self.breach(Promise::NothingIsResurrected);
             }
             self.state.lock = Some(Lock::of(token, us, ttl));
-            return Answer::Renewed(ttl);
+            return Reply::Renewed(ttl);
         }
         // renew.lua | local holder = redis.call('GET', lock)
         // renew.lua | if holder ~= token then return holder and 2 or 0 end
-        let Some(lock) = ours else {
-            if self.state.traces[usize::from(token)].release.is_some() {
+        let Some(lock) = held else {
+            if self.state.records[usize::from(token)].release.is_some() {
                 self.count(Event::RenewalCrossesRelease);
             }
-            return Answer::NotRenewed;
+            return Reply::NotRenewed;
         };
         if lock.kept {
             self.breach(Promise::ReleasedStaysReleased);
         }
-        // renew.lua | if redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
-        self.lengthen(us, ttl, Broken::RenewalShortens);
-        Answer::Renewed(ttl)
+        // renew.lua | if redis.call('PTTL', lock) < tonumber(ttl) then \
+        // redis.call('PEXPIRE', lock, ttl) end
+        self.lengthen(us, ttl, WrongRule::RenewalShortens);
+        Reply::Renewed(ttl)
     }
 
-    /// queue.lua: pops until somebody is there.
+    /// queue.lua: pops waiters until one of them has a subscriber.
     fn hand_off(&mut self, us: u8) -> bool {
         let mut fence = None;
         while !self.state.queue.is_empty() {
@@ -167,7 +173,7 @@ impl Step<'_> {
             // queue.lua | redis.call('ZREM', line.alive, member)
             let (token, ticket) = self.state.queue.remove(0);
             let fence = *fence.get_or_insert_with(|| self.fence());
-            // How many hear it is up to the world.
+            // `skips` decides how many waiters have no subscriber.
             // queue.lua | heard = redis.pcall('PUBLISH', inbox,
             // queue.lua | if type(heard) ~= 'number' or heard > 0 or sign == '~' then
             if self.skips > 0 {
@@ -176,8 +182,8 @@ impl Step<'_> {
                 continue;
             }
             if self.is_crashed(token) {
-                // Its connection has not been missed yet.
-                self.count(Event::GrantToTheDead);
+                // The server has not noticed yet that the connection is gone.
+                self.count(Event::GrantToCrashed);
             } else {
                 self.state.pushes.push(Message { token, ticket, fence, us });
             }
@@ -188,8 +194,8 @@ impl Step<'_> {
         false
     }
 
-    /// Never shortens, unless `fault` is what is tried.
-    fn lengthen(&mut self, us: u8, ttl: Ttl, fault: Broken) {
+    /// Never shortens the lock, unless the wrong rule `fault` is in use.
+    fn lengthen(&mut self, us: u8, ttl: Ttl, fault: WrongRule) {
         let shortens = self.breaks(fault);
         let Some(lock) = &mut self.state.lock else { return };
         if shortens {
@@ -205,18 +211,18 @@ impl Step<'_> {
         self.state.queue.retain(|(other, _)| *other != token);
     }
 
-    /// Its time is over.
+    /// The lock expires.
     pub(crate) fn expire(&mut self) {
         if let Some(lock) = self.state.lock.take() {
-            self.state.over.ends(&lock.expiry);
+            self.state.expired.ends(&lock.expiry);
             if lock.kept {
                 self.count(Event::MinHoldOver);
             }
         }
     }
 
-    /// `SET lock value NX PX ttl` by hand.
-    pub(crate) fn taken_by_another(&mut self) {
+    /// A foreign client executes `SET lock value NX PX ttl`.
+    pub(crate) fn taken_by_foreign_client(&mut self) {
         let us = self.time();
         self.state.lock = Some(Lock::of(FOREIGN, us, Ttl::Full));
     }

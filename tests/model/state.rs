@@ -1,31 +1,33 @@
-//! What the model keeps, and how times and numbers are reduced to their order.
+//! The state of the model, and the reduction of times and numbers to their order.
 //!
-//! A time is a rank: of two, only which is earlier is known, and 0 is before all. Nothing tells how long anything takes, so an
-//! expiry, a deadline and the time after which a claim is void may come at any moment at which the order allows it. A span of a
-//! ttl that counts from `a` is certainly over when one of the same or a longer ttl is that counts from `a` or later.
+//! A time is a rank: the model knows the order of two times, not their distance, and 0 is before
+//! all others. It does not know how long anything takes. An expiry, a deadline, or the time after
+//! which a claim is void may therefore come at any moment that the order allows. The model knows
+//! only this about spans: a span that counts from `a` has ended when a span of the same or a longer
+//! ttl that counts from `a` or later has ended.
 
-/// When something happened. 0: never.
+/// The rank of an event in time. 0: it never happened.
 pub(crate) type Time = u8;
 /// A ticket or the number of a grant. 0: none.
 pub(crate) type Number = u8;
-/// Names an acquisition.
+/// Identifies an acquisition.
 pub(crate) type Token = u8;
 
-/// The token of somebody who knows nothing of queues.
+/// The token of a foreign client, which ignores the queue.
 pub(crate) const FOREIGN: Token = 255;
 
-/// How long something lasts; the order is that of the lengths.
+/// The length of a lease, in ascending order.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Ttl {
-    /// Of a lock that is handed over.
+    /// The time to claim a lock that was handed over.
     Claim,
-    /// Of a claim and of a renewal.
+    /// The ttl of claims and renewals.
     Full,
-    /// Of `extend`.
+    /// The ttl of `extend`.
     Long,
 }
 
-/// For each ttl, the newest time from which it counts; what lasts longest ends it.
+/// For each ttl, the latest time from which it counts. The span ends when the last of them ends.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Span(pub(crate) [Time; 3]);
 
@@ -36,7 +38,7 @@ impl Span {
         span
     }
 
-    /// Makes it last for `ttl` from `since` at least.
+    /// Extends the span to last at least for `ttl` from `since`.
     pub(crate) fn lengthen(&mut self, since: Time, ttl: Ttl) {
         let ttl = ttl as usize;
         if self.0[ttl..].iter().any(|&longer| longer >= since) {
@@ -50,12 +52,12 @@ impl Span {
         }
     }
 
-    /// Whether it may last still when all that is in `over` is over.
+    /// Whether this span may still last although all spans in `over` have ended.
     pub(crate) fn outlasts(&self, over: &Self) -> bool {
         self.0.iter().zip(&over.0).any(|(since, over)| since > over)
     }
 
-    /// Notes in it that `span` is over, and with it all that ends before.
+    /// Records that `span` has ended, and with it every span that ends earlier.
     pub(crate) fn ends(&mut self, span: &Self) {
         for (ttl, &since) in span.0.iter().enumerate() {
             for over in &mut self.0[..=ttl] {
@@ -69,28 +71,28 @@ impl Span {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Lock {
     pub(crate) token: Token,
-    /// Whether the value is the token itself, rather than `=` and the token.
+    /// Whether the value is the token itself; otherwise it is `=` and the token.
     pub(crate) named: bool,
-    /// Whether it was released and stays for `min_hold`.
+    /// Whether the lock was released but is kept for `min_hold`.
     pub(crate) kept: bool,
     pub(crate) expiry: Span,
 }
 
-/// What a client asks of the server. Carried by one connection, in its order.
+/// A command on its way to the server. A connection delivers its requests in order.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Request {
     pub(crate) client: u8,
     pub(crate) connection: u8,
     pub(crate) token: Token,
     pub(crate) sent: Time,
-    pub(crate) ask: Ask,
+    pub(crate) command: Command,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum Ask {
+pub(crate) enum Command {
     Claim {
         place: bool,
-        /// The server's clock has passed what it was good for.
+        /// The server's clock has passed the time up to which the claim counts.
         void: bool,
     },
     Release {
@@ -100,18 +102,18 @@ pub(crate) enum Ask {
     Renew(Ttl),
 }
 
-/// An answer. Those of one client come in order.
+/// A reply on its way to a client. The responses to one client arrive in order.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Reply {
+pub(crate) struct Response {
     pub(crate) client: u8,
     pub(crate) token: Token,
-    /// When that was sent which is answered.
+    /// When the request was sent.
     pub(crate) sent: Time,
-    pub(crate) answer: Answer,
+    pub(crate) reply: Reply,
 }
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum Reply {
     Granted(Number),
     Queued {
         us: Time,
@@ -121,21 +123,22 @@ pub(crate) enum Answer {
     Void,
     Released {
         connection: u8,
-        /// By its time in the answer, no claim that went before can be executed any more.
+        /// The time in the reply proves that no earlier claim can be executed any more.
         claims_over: bool,
     },
     Renewed(Ttl),
     NotRenewed,
 }
 
-impl Answer {
-    /// Whether it is to a renewal.
+impl Reply {
+    /// Whether this replies to a renewal.
     pub(crate) const fn is_about_lease(&self) -> bool {
         matches!(self, Self::Renewed(_) | Self::NotRenewed)
     }
 }
 
-/// What the release of another, or its claim, publishes for a waiter. Comes at any time, in any order.
+/// A grant that a release or claim of another client publishes for a waiter. Messages arrive at any
+/// time, in any order.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Message {
     pub(crate) token: Token,
@@ -153,16 +156,16 @@ pub(crate) enum Phase {
     Crashed,
 }
 
-/// Whether and when a waiter claims by itself.
+/// Whether and when a waiter claims again by itself.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Next {
     Never,
     Now,
-    /// At the end of its pause.
+    /// After its pause.
     Later,
 }
 
-/// `Ticketed` of `waiter.rs`.
+/// The place in the queue, as `ticket.rs` keeps it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Place {
     pub(crate) ticket: Number,
@@ -170,70 +173,70 @@ pub(crate) struct Place {
     pub(crate) us: Time,
 }
 
-/// A claim whose answer is awaited.
+/// A claim that awaits its reply.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Asked {
+pub(crate) struct PendingClaim {
     pub(crate) sent: Time,
     pub(crate) void: bool,
 }
 
-/// A process that wants the lock some times over, one task after another.
+/// A process whose tasks acquire the lock one after another.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Client {
     pub(crate) phase: Phase,
-    /// Of which task it is the turn.
+    /// The number of the current task.
     pub(crate) turn: u8,
     pub(crate) token: Token,
     pub(crate) connection: u8,
     pub(crate) contended: bool,
-    pub(crate) asked: Option<Asked>,
+    pub(crate) pending: Option<PendingClaim>,
     pub(crate) next: Next,
     pub(crate) place: Option<Place>,
     pub(crate) early: Option<Message>,
     pub(crate) lease: Span,
-    /// The number of the grant and that of the hand-off within the process.
+    /// The number of the grant, and the number of the hand-off within the process.
     pub(crate) fence: (Number, u8),
 }
 
-/// What `traces.rs` and the janitor know of a token.
+/// What the client still has to settle for a token: see `in_doubt.rs` and `releaser.rs`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Trace {
-    pub(crate) flight: Option<Flight>,
+pub(crate) struct Record {
+    pub(crate) in_doubt: Option<InDoubt>,
     pub(crate) member: bool,
-    /// A release that has to be confirmed: when it was last sent, 0 if it has to be sent again.
+    /// An unconfirmed release: when it was last sent, or 0 if it must be sent again.
     pub(crate) release: Option<Time>,
     pub(crate) hold: bool,
 }
 
-/// Unanswered claims.
+/// Claims without a reply, which the server may still execute.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Flight {
-    /// The connection that carried all of them, if it was one.
+pub(crate) struct InDoubt {
+    /// The connection that carried all of them; `None` if there were several.
     pub(crate) connection: Option<u8>,
     pub(crate) void: bool,
 }
 
-/// What may happen only so often.
+/// Events whose number is limited.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Rare {
     /// A message is lost.
     Loss,
     /// A message comes twice.
-    Double,
+    Duplicate,
     Crash,
-    /// Nobody listens to the inbox of a live waiter.
-    Unheard,
+    /// The inbox of a live waiter has no subscriber.
+    NoSubscriber,
     /// The lock of a live client expires.
     Expiry,
     TicketExpiry,
-    /// Somebody who knows nothing of queues takes the free lock.
+    /// A foreign client, which ignores the queue, acquires the free lock.
     Foreign,
     Cancel,
-    /// A client does not wait for an answer that would still come.
+    /// A client stops waiting for a reply that would still arrive.
     Timeout,
     Reconnect,
     Void,
-    /// A waiter claims again though it is not alone.
+    /// A waiter claims again although other events are possible.
     Refresh,
     Renew,
     Extend,
@@ -242,7 +245,7 @@ pub(crate) enum Rare {
 
 pub(crate) const KINDS: usize = Rare::HandOn as usize + 1;
 
-/// What was broken, by a transition rather than in a state.
+/// Promises that a transition can breach. The others are properties of states.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Promise {
     FencesGrow,
@@ -256,41 +259,42 @@ pub(crate) enum Promise {
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct State {
     pub(crate) lock: Option<Lock>,
-    /// Tokens with their tickets, in order of service.
+    /// Tokens with their tickets, in the order in which they are served.
     pub(crate) queue: Vec<(Token, Number)>,
     pub(crate) clients: Vec<Client>,
-    pub(crate) traces: Vec<Trace>,
+    pub(crate) records: Vec<Record>,
     pub(crate) requests: Vec<Request>,
-    pub(crate) replies: Vec<Reply>,
+    pub(crate) responses: Vec<Response>,
     pub(crate) pushes: Vec<Message>,
-    pub(crate) left: [u8; KINDS],
-    /// What has expired.
-    pub(crate) over: Span,
-    /// The fence of the last body that began.
+    pub(crate) remaining: [u8; KINDS],
+    /// The spans that have ended.
+    pub(crate) expired: Span,
+    /// The fencing token of the latest critical section.
     pub(crate) last: (Number, u8),
-    pub(crate) broken: Option<Promise>,
+    pub(crate) breached: Option<Promise>,
 }
 
-/// Above all numbers of hand-offs.
+/// Greater than every number of a hand-off.
 const ANY_HAND_OFF: u8 = 64;
 
 impl State {
-    /// The newest of each kind.
+    /// The greatest number of each kind.
     pub(crate) fn newest(&mut self) -> [u8; 3] {
         let mut newest = [0; 3];
         self.each(|kind, _, rank| newest[kind as usize] = (*rank).max(newest[kind as usize]));
         newest
     }
 
-    /// Replaces times and numbers by their ranks, and drops what has no effect, so that equal situations are equal states.
+    /// Replaces times and numbers by their ranks, and drops what has no effect, so that equivalent
+    /// states become equal.
     pub(crate) fn reduce(&mut self) {
         for client in &mut self.clients {
-            if client.phase == Phase::Held && !client.lease.outlasts(&self.over) {
+            if client.phase == Phase::Held && !client.lease.outlasts(&self.expired) {
                 client.lease = Span::default();
             }
         }
         self.requests.sort_by_key(|request| (request.client, request.connection));
-        self.replies.sort_by_key(|reply| reply.client);
+        self.responses.sort_by_key(|response| response.client);
         self.pushes.sort_unstable();
         let mut used = [[false; 256]; 3];
         self.each(|kind, exact, rank| used[kind as usize][usize::from(*rank)] |= exact);
@@ -308,13 +312,14 @@ impl State {
         self.each(|kind, _, rank| *rank = ranks[kind as usize][usize::from(*rank)]);
     }
 
-    /// Puts the clients, which are alike, into an order, so that of states that differ by names alone one is looked at.
+    /// Sorts the clients, which are interchangeable, so that the model visits only one of the
+    /// states that differ by the clients' numbers alone.
     pub(crate) fn sort_clients(&mut self, turns: u8) {
         let key = |client: &Client, index: usize| {
             let first = index * usize::from(turns);
             let turn = client.token.saturating_sub(u8::try_from(first).unwrap_or(u8::MAX));
-            let traces = &self.traces[first..first + usize::from(turns)];
-            (Client { token: turn, early: None, ..client.clone() }, traces.to_vec())
+            let records = &self.records[first..first + usize::from(turns)];
+            (Client { token: turn, early: None, ..client.clone() }, records.to_vec())
         };
         let mut sorted: Vec<_> =
             self.clients.iter().enumerate().map(|(i, c)| (key(c, i), i)).collect();
@@ -331,7 +336,8 @@ impl State {
                 *token = to[usize::from(*token / turns)] * turns + *token % turns;
             }
         };
-        self.traces = sorted.iter().flat_map(|((_, traces), _)| traces.iter().copied()).collect();
+        self.records =
+            sorted.iter().flat_map(|((_, records), _)| records.iter().copied()).collect();
         let olds = std::mem::take(&mut self.clients);
         self.clients = sorted.iter().map(|(_, old)| olds[*old].clone()).collect();
         for client in &mut self.clients {
@@ -351,16 +357,17 @@ impl State {
             token(&mut request.token);
             request.client = to[usize::from(request.client)];
         }
-        for reply in &mut self.replies {
-            token(&mut reply.token);
-            reply.client = to[usize::from(reply.client)];
+        for response in &mut self.responses {
+            token(&mut response.token);
+            response.client = to[usize::from(response.client)];
         }
     }
 
-    /// Visits all ranks. Those that are not exact are bounds: the greatest exact one that is not above them is as good.
+    /// Visits all ranks. A rank that is not exact is a bound: it can be replaced by the greatest
+    /// exact rank that is not above it.
     pub(crate) fn each(&mut self, mut visit: impl FnMut(Kind, bool, &mut u8)) {
         use Kind::{Fence, Ticket, Time};
-        for since in &mut self.over.0 {
+        for since in &mut self.expired.0 {
             visit(Time, false, since);
         }
         for since in self.lock.iter_mut().flat_map(|lock| &mut lock.expiry.0) {
@@ -371,8 +378,8 @@ impl State {
             visit(Ticket, true, ticket);
         }
         for client in &mut self.clients {
-            if let Some(asked) = &mut client.asked {
-                visit(Time, true, &mut asked.sent);
+            if let Some(pending) = &mut client.pending {
+                visit(Time, true, &mut pending.sent);
             }
             if let Some(place) = &mut client.place {
                 visit(Ticket, true, &mut place.ticket);
@@ -390,33 +397,33 @@ impl State {
             visit(Fence, true, &mut message.fence);
             visit(Time, true, &mut message.us);
         }
-        for trace in &mut self.traces {
-            if let Some(sent) = &mut trace.release {
+        for record in &mut self.records {
+            if let Some(sent) = &mut record.release {
                 visit(Time, true, sent);
             }
         }
         for request in &mut self.requests {
             visit(Time, true, &mut request.sent);
         }
-        for reply in &mut self.replies {
-            visit(Time, true, &mut reply.sent);
-            match &mut reply.answer {
-                Answer::Granted(fence) => visit(Fence, true, fence),
-                Answer::Queued { us, ticket } => {
+        for response in &mut self.responses {
+            visit(Time, true, &mut response.sent);
+            match &mut response.reply {
+                Reply::Granted(fence) => visit(Fence, true, fence),
+                Reply::Queued { us, ticket } => {
                     visit(Time, false, us);
                     visit(Ticket, true, ticket);
                 }
-                Answer::Busy
-                | Answer::Void
-                | Answer::Released { .. }
-                | Answer::Renewed(_)
-                | Answer::NotRenewed => {}
+                Reply::Busy
+                | Reply::Void
+                | Reply::Released { .. }
+                | Reply::Renewed(_)
+                | Reply::NotRenewed => {}
             }
         }
     }
 }
 
-/// Numbers of different kinds are never compared.
+/// The kind of a number. Numbers of different kinds are never compared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Time,

@@ -1,30 +1,32 @@
-//! What happens: one transition at a time.
+//! The transitions of the model.
 
-use super::protocol::{Broken, Event, Protocol};
-use super::state::{Ask, Client, Next, Phase, Promise, Rare, Span, State, Token, Trace, Ttl};
+use super::protocol::{Event, Protocol, WrongRule};
+use super::state::{Client, Command, Next, Phase, Promise, Rare, Record, Span, State, Token, Ttl};
 
-/// What happens, and what it is counted as if it may happen only so often.
+/// An event, and the limit that it counts against.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Action(pub(crate) What, pub(crate) Option<Rare>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum What {
-    /// The server executes a request. So many of those that it would hand the lock to do not listen.
+    /// The server executes a request. The first waiters to which it would hand over the lock, in
+    /// the given number, have no subscriber.
     Execute(usize, u8),
-    /// The same twice. A copy that comes later than what was sent behind it is one of another connection: see `Reconnect`.
+    /// The server executes a request twice in a row. A copy that arrives after later requests comes
+    /// from another connection: see `Reconnect`.
     ExecuteTwice(usize, u8),
     LoseRequest(usize),
-    Answer(usize),
-    LoseAnswer(usize),
-    Tell(usize),
-    TellTwice(usize),
+    DeliverResponse(usize),
+    LoseResponse(usize),
+    DeliverPush(usize),
+    DeliverPushTwice(usize),
     LosePush(usize),
     Begin(usize),
     Claim(usize),
-    GiveUpOnAnswer(usize),
+    TimeOutClaim(usize),
     GiveUp {
         client: usize,
-        pledged: bool,
+        handed_over: bool,
     },
     Renew(usize, Ttl),
     HandOn(usize),
@@ -32,19 +34,19 @@ pub(crate) enum What {
     Reconnect(usize),
     Crash(usize),
     SendRelease(Token),
-    GiveUpOnRelease(Token),
-    /// The time comes after which all claims of the token that are under way are void.
+    TimeOutRelease(Token),
+    /// The deadline of all in-flight claims of the token passes.
     ClaimsBecomeVoid(Token),
     LockExpires,
     TicketExpires(usize),
-    ForeignTakes,
+    ForeignAcquires,
 }
 
-/// A transition in the making.
+/// A transition in progress.
 pub(crate) struct Step<'a> {
     pub(crate) protocol: &'a Protocol,
     pub(crate) state: State,
-    /// How many of those in the queue are still to be found not listening.
+    /// The number of waiters in the queue that must still turn out to have no subscriber.
     pub(crate) skips: u8,
     newest: [u8; 3],
     events: Vec<Event>,
@@ -52,7 +54,7 @@ pub(crate) struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// The state after `action`, and what was come across; none if it cannot happen.
+    /// The state after `action` and the events on the way; `None` if the action is impossible.
     pub(crate) fn of(
         protocol: &'a Protocol,
         mut state: State,
@@ -66,9 +68,9 @@ impl<'a> Step<'a> {
         let mut step =
             Self { protocol, state, skips, newest, events: Vec::new(), impossible: false };
         if let Some(rare) = action.1 {
-            step.pay(rare);
+            step.spend(rare);
         }
-        step.take(action);
+        step.apply(action);
         if step.skips > 0 || step.impossible {
             return None;
         }
@@ -91,8 +93,8 @@ impl<'a> Step<'a> {
         self.newest[2]
     }
 
-    pub(crate) fn breaks(&self, rule: Broken) -> bool {
-        self.protocol.broken == Some(rule)
+    pub(crate) fn breaks(&self, rule: WrongRule) -> bool {
+        self.protocol.wrong_rule == Some(rule)
     }
 
     pub(crate) fn count(&mut self, event: Event) {
@@ -100,29 +102,29 @@ impl<'a> Step<'a> {
     }
 
     pub(crate) fn breach(&mut self, promise: Promise) {
-        self.state.broken.get_or_insert(promise);
+        self.state.breached.get_or_insert(promise);
     }
 
     pub(crate) fn is_crashed(&self, token: Token) -> bool {
         self.state.clients[self.protocol.owner(token)].phase == Phase::Crashed
     }
 
-    /// Nobody hears a grant for `token`.
+    /// A grant for `token` reaches no subscriber.
     pub(crate) fn miss(&mut self, token: Token) {
         if self.is_crashed(token) {
-            self.count(Event::DeadSkipped);
+            self.count(Event::CrashedSkipped);
         } else {
-            self.count(Event::Unheard);
-            if !self.protocol.rare.iter().any(|(kind, _)| *kind == Rare::Unheard) {
+            self.count(Event::NoSubscriber);
+            if !self.protocol.rare.iter().any(|(kind, _)| *kind == Rare::NoSubscriber) {
                 self.impossible = true;
             }
-            self.pay(Rare::Unheard);
+            self.spend(Rare::NoSubscriber);
         }
     }
 
-    fn pay(&mut self, rare: Rare) {
-        let purse = self.protocol.purse(rare);
-        let left = &mut self.state.left[purse];
+    fn spend(&mut self, rare: Rare) {
+        let budget = self.protocol.budget(rare);
+        let left = &mut self.state.remaining[budget];
         match left.checked_sub(1) {
             Some(less) => *left = less,
             None => self.impossible = true,
@@ -134,38 +136,38 @@ impl<'a> Step<'a> {
         let connection = self.state.clients[client].connection;
         self.state.clients[client] = Client { connection, ..Client::of(Phase::Crashed) };
         for token in self.protocol.tokens(client) {
-            self.state.traces[token] = Trace::default();
+            self.state.records[token] = Record::default();
         }
-        self.state.replies.retain(|reply| usize::from(reply.client) != client);
+        self.state.responses.retain(|response| usize::from(response.client) != client);
     }
 
     fn claims_become_void(&mut self, token: Token) {
         for request in &mut self.state.requests {
-            if let Ask::Claim { void, .. } = &mut request.ask
+            if let Command::Claim { void, .. } = &mut request.command
                 && request.token == token
             {
                 *void = true;
             }
         }
-        if let Some(flight) = &mut self.state.traces[usize::from(token)].flight {
-            flight.void = true;
+        if let Some(in_doubt) = &mut self.state.records[usize::from(token)].in_doubt {
+            in_doubt.void = true;
         }
         let client = &mut self.state.clients[self.protocol.owner(token)];
         if client.token == token
-            && let Some(asked) = &mut client.asked
+            && let Some(pending) = &mut client.pending
         {
-            asked.void = true;
+            pending.void = true;
         }
     }
 
-    fn take(&mut self, action: Action) {
+    fn apply(&mut self, action: Action) {
         match action.0 {
             What::Execute(index, _) => {
                 let request = self.state.requests.remove(index);
                 self.execute(request);
             }
             What::ExecuteTwice(index, _) => {
-                self.count(Event::DoubledRequest);
+                self.count(Event::DuplicatedRequest);
                 let request = self.state.requests.remove(index);
                 self.execute(request);
                 self.execute(request);
@@ -174,21 +176,21 @@ impl<'a> Step<'a> {
                 self.count(Event::Lost);
                 self.state.requests.remove(index);
             }
-            What::Answer(index) => {
-                let reply = self.state.replies.remove(index);
-                self.answered(&reply);
+            What::DeliverResponse(index) => {
+                let response = self.state.responses.remove(index);
+                self.receive(&response);
             }
-            What::LoseAnswer(index) => {
+            What::LoseResponse(index) => {
                 self.count(Event::Lost);
-                self.state.replies.remove(index);
+                self.state.responses.remove(index);
             }
-            What::Tell(index) => {
+            What::DeliverPush(index) => {
                 let message = self.state.pushes.remove(index);
-                self.told(message);
+                self.notified(message);
             }
-            What::TellTwice(index) => {
-                self.count(Event::DoubledPush);
-                self.told(self.state.pushes[index]);
+            What::DeliverPushTwice(index) => {
+                self.count(Event::DuplicatedPush);
+                self.notified(self.state.pushes[index]);
             }
             What::LosePush(index) => {
                 self.count(Event::Lost);
@@ -196,8 +198,8 @@ impl<'a> Step<'a> {
             }
             What::Begin(client) => self.begin(client),
             What::Claim(client) => self.claim(client),
-            What::GiveUpOnAnswer(client) => self.give_up_on_the_answer(client),
-            What::GiveUp { client, pledged } => self.give_up(client, pledged),
+            What::TimeOutClaim(client) => self.time_out_claim(client),
+            What::GiveUp { client, handed_over } => self.give_up(client, handed_over),
             What::Renew(client, ttl) => self.renew_lease(client, ttl),
             What::HandOn(client) => self.hand_on(client),
             What::End(client) => self.end(client),
@@ -207,8 +209,8 @@ impl<'a> Step<'a> {
             }
             What::Crash(client) => self.crash(client),
             What::SendRelease(token) => self.send_release(token),
-            What::GiveUpOnRelease(token) => {
-                self.state.traces[usize::from(token)].release = Some(0);
+            What::TimeOutRelease(token) => {
+                self.state.records[usize::from(token)].release = Some(0);
             }
             What::ClaimsBecomeVoid(token) => self.claims_become_void(token),
             What::LockExpires => self.expire(),
@@ -216,28 +218,28 @@ impl<'a> Step<'a> {
                 self.count(Event::TicketExpired);
                 self.state.queue.remove(index);
             }
-            What::ForeignTakes => self.taken_by_another(),
+            What::ForeignAcquires => self.taken_by_foreign_client(),
         }
     }
 
-    /// Drops what nobody waits for: such answers and messages are ignored whenever they come.
+    /// Drops responses and messages that no client awaits. They would be ignored at any time.
     fn forget_ignored(&mut self) {
         let clients = &self.state.clients;
-        let (replies, pushes) = (self.state.replies.len(), self.state.pushes.len());
-        self.state.replies.retain(|reply| {
-            let client = &clients[usize::from(reply.client)];
-            let held = client.phase == Phase::Held && client.token == reply.token;
-            client.asked.is_some_and(|asked| asked.sent == reply.sent)
-                || self.state.traces[usize::from(reply.token)].release == Some(reply.sent)
-                || held && reply.answer.is_about_lease()
+        let (responses, pushes) = (self.state.responses.len(), self.state.pushes.len());
+        self.state.responses.retain(|response| {
+            let client = &clients[usize::from(response.client)];
+            let held = client.phase == Phase::Held && client.token == response.token;
+            client.pending.is_some_and(|pending| pending.sent == response.sent)
+                || self.state.records[usize::from(response.token)].release == Some(response.sent)
+                || held && response.reply.is_about_lease()
         });
         self.state.pushes.retain(|message| {
             let client = &clients[self.protocol.owner(message.token)];
             client.phase == Phase::Waiting && client.token == message.token
         });
-        let replies = replies - self.state.replies.len();
+        let responses = responses - self.state.responses.len();
         let pushes = pushes - self.state.pushes.len();
-        self.events.extend(std::iter::repeat_n(Event::AnswerIgnored, replies));
+        self.events.extend(std::iter::repeat_n(Event::ResponseIgnored, responses));
         self.events.extend(std::iter::repeat_n(Event::PushIgnored, pushes));
     }
 }
@@ -250,7 +252,7 @@ impl Client {
             token: 0,
             connection: 0,
             contended: false,
-            asked: None,
+            pending: None,
             next: Next::Never,
             place: None,
             early: None,

@@ -1,14 +1,14 @@
-//! The encoder of keys: different values give different keys, and no value leaves its hole.
+//! The encoder of keys: different values give different keys, and no value can leave its hole.
 
 use lock_core::private::Template;
 use lock_core::{ErrorKind, Key, KeyWriter};
 
-/// Holes of a key: more would not fit if all were long.
+/// Holes per key. With more, a key of long values would exceed the maximum length.
 const HOLES: usize = 7;
-/// What a hole takes at most.
+/// The maximum length of an encoded value.
 const LONGEST_HOLE: usize = 65;
 
-/// Reads two lists of values from `data`, and makes a key of each.
+/// Reads two lists of values from `data`, and encodes each as a key.
 pub fn encode(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     let (one, two) = text.split_once('\u{1e}').unwrap_or((&text, ""));
@@ -17,25 +17,25 @@ pub fn encode(data: &[u8]) -> bool {
     if let [Some(first), Some(second)] = &keys {
         assert_eq!(one == two, first == second, "{one:?} {two:?}: {first:?}");
     }
-    // A name that is given as it is.
+    // `Key::new` takes a name without encoding it.
     let fits = (1..=512).contains(&text.len()) && !text.starts_with('{');
     match Key::new(text.clone()) {
         Ok(key) => {
             assert!(fits && key.as_str() == text, "{key:?}");
-            // Whatever it is called, that is not shown.
+            // `Debug` does not show the name.
             assert_eq!(format!("{key:?}"), format!("{:?}", Key::new("k").unwrap()), "{text:?}");
         }
         Err(error) => assert!(!fits && error.kind() == ErrorKind::InvalidKey, "{error:?}"),
     }
-    // Values that are written in parts are as one.
+    // A value written in parts gives the same key as the whole value.
     if let Some((at, _)) = text.char_indices().nth(1) {
         let (head, tail) = text.split_at(at);
-        assert_eq!(key(&[&text]), made(|template| template.hole(&Parts(head, tail))));
+        assert_eq!(key(&[&text]), encoded(|template| template.hole(&Parts(head, tail))));
     }
     keys.iter().all(Option::is_some)
 }
 
-/// Up to as many values as a key holds.
+/// Splits `text` into at most `HOLES` values.
 fn values(text: &str) -> Vec<&str> {
     text.splitn(HOLES, '\u{1f}').collect()
 }
@@ -50,16 +50,16 @@ impl lock_core::KeyPart for Parts<'_> {
     }
 }
 
-fn made(fill: impl FnOnce(&mut Template)) -> Option<String> {
+fn encoded(fill: impl FnOnce(&mut Template)) -> Option<String> {
     let mut template = Template::new("test:<values>");
     template.lit("test:");
     fill(&mut template);
     template.done().ok().map(|key| key.as_str().to_owned())
 }
 
-/// The key of values, unless one is empty.
+/// The key of the values; `None` if a value is empty.
 fn key(values: &[&str]) -> Option<String> {
-    let key = made(|template| {
+    let key = encoded(|template| {
         for (place, value) in values.iter().enumerate() {
             if place > 0 {
                 template.lit(":");
@@ -76,7 +76,7 @@ fn key(values: &[&str]) -> Option<String> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-%~".contains(&byte);
         assert!(hole.bytes().all(plain), "{hole}");
         assert_eq!(hole.starts_with('~'), hole.len() == LONGEST_HOLE, "{hole}");
-        // What is short can be read back.
+        // An encoded value can be decoded unless it is a digest.
         if !hole.starts_with('~') {
             assert_eq!(decode(hole), value.as_bytes());
         }

@@ -1,6 +1,7 @@
-//! What is tried on arbitrary bytes: by `cargo fuzz` for as long as one likes, and by the suite `fuzz` in a short dose.
+//! The fuzz targets, for `cargo fuzz` and for the suite `fuzz`.
 //!
-//! Each panics if a promise is broken, and tells whether the input was understood rather than refused.
+//! Each function takes arbitrary bytes, panics if a promise is broken, and returns whether the
+//! input was accepted.
 
 pub mod key;
 pub mod reply;

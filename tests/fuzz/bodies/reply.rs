@@ -1,8 +1,8 @@
-//! The reader of replies and messages: it ends, and takes no number for a fence that cannot be one.
+//! The reader of replies and messages: it ends, and accepts only valid fencing tokens.
 
 use lock_core::store::{Reading, read_reply};
 
-/// Reads `data` as a reply, behind a first byte that says to how many things.
+/// Reads `data` as a reply. The first byte gives the number of commands that it replies to.
 pub fn read(data: &[u8]) -> bool {
     let (count, bytes) = data.split_first().map_or((1, data), |(first, rest)| (*first, rest));
     let count = usize::from(count % 64) + 1;

@@ -1,6 +1,6 @@
-//! The parser of key templates: it ends, and what it takes for text and for holes is what was written.
+//! The parser of key templates: it ends, and its text and holes are those of the source.
 
-#[allow(dead_code, clippy::redundant_pub_crate)] // the macros use all of it
+#[allow(dead_code, clippy::redundant_pub_crate)] // this target uses a part of it
 #[path = "../../../lock-macros/src/template.rs"]
 mod parser;
 
@@ -22,14 +22,14 @@ pub fn parse(data: &[u8]) -> bool {
         if let Part::Text(part) = part {
             assert!(!part.is_empty());
             let before = place.checked_sub(1).map(|before| &template.parts[before]);
-            assert!(!matches!(before, Some(Part::Text(_))), "two texts in a row");
+            assert!(!matches!(before, Some(Part::Text(_))), "two adjacent text parts");
             literal.push_str(part);
         }
     }
-    // Every character of the text stands in the template, in this order.
+    // The template contains every character of the text, in this order.
     let mut written = text.chars();
     assert!(literal.chars().all(|c| written.any(|other| other == c)), "{literal:?} of {text:?}");
-    // Text that is escaped is text again.
+    // Escaped text parses as the same text.
     let escaped: String = literal
         .chars()
         .flat_map(|c| std::iter::repeat_n(c, if special(c) { 2 } else { 1 }))
