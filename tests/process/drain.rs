@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use lock_testkit::{Experiment, RedisServer, Signal, ms};
 
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 #[test]
 fn a_service_that_drains_on_sigterm_leaves_no_key() {
@@ -23,12 +23,12 @@ fn a_service_that_drains_on_sigterm_leaves_no_key() {
     worker.signal(Signal::TERM);
     let (_, event) = worker.next();
     assert!(event.starts_with("drained"), "{event}");
-    assert_eq!((number(&event, "held"), number(&event, "pending")), (0, 0), "{event}");
+    assert_eq!((event.number("held"), event.number("pending")), (0, 0), "{event}");
     assert!(told.elapsed() < ms(6_000), "the limit was 2.5 s");
     assert!(server.cli::<Vec<String>>("KEYS lock:served-*").is_empty());
     assert_eq!(worker.next().1, "waiter: Draining");
     let (_, event) = worker.next();
-    let (finished, stopped) = (number(&event, "finished"), number(&event, "stopped"));
+    let (finished, stopped) = (event.number("finished"), event.number("stopped"));
     assert_eq!((finished, stopped), (5, 3), "{event}");
     assert!(worker.ends_well());
     assert_eq!(server.get("lock:foreign").as_deref(), Some("other"));

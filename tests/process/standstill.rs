@@ -37,11 +37,11 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
             let stall = ms([TTL / 5, TTL * 2, TTL / 2][round % 3]);
             let (holds, _) = Worker::hold(&field.server, &format!("held-{round}"), TTL);
             let (others, _) = Worker::hold(&field.server, &format!("long-{round}"), 20 * TTL);
-            let before: Duration = field.workers.iter().map(Worker::cpu).sum();
+            let before: Duration = field.workers.iter().map(|worker| worker.cpu()).sum();
             let start = Instant::now();
             stand(field, stall);
             let stood = start.elapsed();
-            let after: Duration = field.workers.iter().map(Worker::cpu).sum();
+            let after: Duration = field.workers.iter().map(|worker| worker.cpu()).sum();
             let cpu = after.saturating_sub(before);
             if stall > ms(TTL) {
                 let most = stood * u32::try_from(field.workers.len()).unwrap() / 5;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lock_testkit::{Experiment, RedisServer, Signal, client, ms, scale};
 
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 /// How bodies are entered, as the worker and the report call that.
 const WAYS: [(&str, &str); 4] = [
@@ -41,15 +41,15 @@ fn bodies(
         assert_eq!(worker.next().1, "held");
         stop(&worker, round);
         let (_, event) = worker.next();
-        assert_eq!(number(&event, "late"), 0, "{event}");
+        assert_eq!(event.number("late"), 0, "{event}");
         for (way, cut_off) in WAYS {
-            let lost = usize::try_from(number(&event, way)).unwrap();
+            let lost = usize::try_from(event.number(way)).unwrap();
             // A short span may cost a lease on a machine that does other things, too.
             let all = *span == 0 || *span > ttl;
             assert!(!all || lost == locks / WAYS.len(), "{event} in round {round}");
             experiment.saw(cut_off, lost);
         }
-        experiment.saw("steps", usize::try_from(number(&event, "steps")).unwrap());
+        experiment.saw("steps", usize::try_from(event.number("steps")).unwrap());
         experiment.ran(locks);
     }
     assert!(worker.ends_well());
@@ -103,7 +103,7 @@ fn the_bodies_of_these_tests_notice_late_polls() {
     assert_eq!(worker.next().1, "held");
     let (_, event) = worker.next();
     experiment.ran(20);
-    experiment.saw("late polls noticed", usize::try_from(number(&event, "late")).unwrap());
+    experiment.saw("late polls noticed", usize::try_from(event.number("late")).unwrap());
     assert!(worker.ends_well());
     experiment.finish();
 }

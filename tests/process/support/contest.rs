@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use lock_testkit::history::now;
-use lock_testkit::{Experiment, RedisServer, Signal, ms};
+use lock_testkit::{Experiment, Line, RedisServer, Signal, ms};
 
 use crate::support::history::{Ground, History, Stop};
-use crate::support::worker::{Worker, number};
+use crate::support::worker::Worker;
 
 /// How they contend.
 #[derive(Clone, Copy)]
@@ -79,7 +79,7 @@ pub(crate) struct Outcome {
     pub(crate) remains: Vec<String>,
     // Shown by a failed assertion.
     #[allow(dead_code)]
-    reports: Vec<String>,
+    reports: Vec<Line>,
 }
 
 impl Contest {
@@ -247,7 +247,7 @@ impl Field {
             assert!(worker.ends_well());
         }
         let counter = Worker::start(&self.server, "total", &self.args);
-        let total = number(&counter.next().1, "total");
+        let total = counter.next().1.number("total");
         // Claims that were given up are released a second later at the latest.
         let patience = Instant::now() + ms(3_000);
         let mut remains = self.server.leftovers();
@@ -257,8 +257,8 @@ impl Field {
         }
         let history = self.history();
         let renewed = history.renewed_turns();
-        let sum = |name: &str| reports.iter().map(|report| number(report, name)).sum();
-        let overrun = reports.iter().map(|report| number(report, "overrun")).max();
+        let sum = |name: &str| reports.iter().map(|report| report.number(name)).sum();
+        let overrun = reports.iter().map(|report| report.number("overrun")).max();
         Outcome {
             turns: history.done() as u64,
             total,

@@ -1,19 +1,13 @@
 //! A worker process that a test started.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::process::Command;
 
-use lock_testkit::{RedisServer, Signal, send_signal};
+use lock_testkit::{ChildProcess, Line, RedisServer};
 
 /// A running worker; killed on drop.
 #[derive(Debug)]
-pub(crate) struct Worker {
-    child: Child,
-    events: Receiver<String>,
-}
+pub(crate) struct Worker(ChildProcess);
 
 /// How a holder ended.
 #[derive(Debug)]
@@ -24,9 +18,6 @@ pub(crate) struct End {
     /// What its release came to, as the holder writes it.
     pub(crate) released: String,
 }
-
-/// Longer than anything a worker is expected to do.
-const PATIENCE: Duration = Duration::from_secs(40);
 
 impl Worker {
     pub(crate) fn start(server: &RedisServer, task: &str, args: &[String]) -> Self {
@@ -50,7 +41,7 @@ impl Worker {
     pub(crate) fn holds(&self) -> (u128, u64) {
         let (at, event) = self.next();
         assert!(event.starts_with("held"), "{event}");
-        (at, number(&event, "fence"))
+        (at, event.number("fence"))
     }
 
     /// Lets a holder release, if it has not lost its lease, and end.
@@ -67,10 +58,10 @@ impl Worker {
             event = self.next().1;
         }
         assert!(event.starts_with("end"), "{event}");
-        assert_eq!(number(&event, "late"), 0, "{event}");
+        assert_eq!(event.number("late"), 0, "{event}");
         assert!(self.ends_well());
         let (_, released) = event.split_once("released=").unwrap();
-        let steps = usize::try_from(number(&event, "steps")).unwrap();
+        let steps = usize::try_from(event.number("steps")).unwrap();
         End { lost, steps, released: released.to_owned() }
     }
 
@@ -82,89 +73,32 @@ impl Worker {
     }
 
     pub(crate) fn run(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        let (sender, events) = channel();
-        std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Self { child, events }
+        Self(ChildProcess::spawn(command).unwrap())
     }
 
     /// The next event: when it was, and what.
-    pub(crate) fn next(&self) -> (u128, String) {
-        let line = self.events.recv_timeout(PATIENCE).expect("an event of the worker");
+    pub(crate) fn next(&self) -> (u128, Line) {
+        let line = self.line();
         let (at, event) = line.split_once(' ').unwrap();
-        (at.parse().unwrap(), event.to_owned())
-    }
-
-    /// Whether no event comes for this long.
-    pub(crate) fn is_silent(&self, span: Duration) -> bool {
-        matches!(self.events.recv_timeout(span), Err(RecvTimeoutError::Timeout))
-    }
-
-    /// One that has ended by itself does not hear it.
-    pub(crate) fn tell(&mut self, line: &str) {
-        drop(writeln!(self.child.stdin.as_mut().unwrap(), "{line}"));
-    }
-
-    pub(crate) fn signal(&self, signal: Signal) {
-        send_signal(&self.child, signal);
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// The time that it has spent on a processor.
-    pub(crate) fn cpu(&self) -> Duration {
-        // User and system time are the 12th and 13th, in hundredths of a second.
-        let stat = stat(Path::new(&format!("/proc/{}", self.pid()))).unwrap();
-        let times = stat.split_whitespace().skip(11).take(2);
-        let ticks: u64 = times.map(|time| time.parse::<u64>().unwrap()).sum();
-        Duration::from_millis(ticks * 10)
-    }
-
-    /// Whether all its threads stand still by a signal, or it has ended.
-    pub(crate) fn is_stopped(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        let mut stats = threads.map(|thread| stat(&thread.unwrap().path()));
-        stats.all(|stat| stat.is_none_or(|stat| stat.starts_with(['T', 'Z'])))
-    }
-
-    /// Kills it as `kill -9` does.
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        let _status = self.child.wait().unwrap();
+        (at.parse().unwrap(), event.to_owned().into())
     }
 
     /// Waits for its end by itself.
-    pub(crate) fn ends_well(mut self) -> bool {
-        self.child.wait().unwrap().success()
+    pub(crate) fn ends_well(self) -> bool {
+        self.0.wait().success()
     }
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Fails only if it has been reaped.
-        drop(self.child.kill());
-        drop(self.child.wait());
+impl Deref for Worker {
+    type Target = ChildProcess;
+
+    fn deref(&self) -> &ChildProcess {
+        &self.0
     }
 }
 
-/// What the kernel says about a process or a thread, behind its name, which may hold anything; `None` if there is none any more.
-fn stat(of: &Path) -> Option<String> {
-    let stat = std::fs::read_to_string(of.join("stat")).ok()?;
-    Some(stat.rsplit_once(')').unwrap().1.trim_start().to_owned())
-}
-
-/// The number that follows `name=` in an event.
-pub(crate) fn number(event: &str, name: &str) -> u64 {
-    let prefix = format!("{name}=");
-    let word = event.split(' ').find_map(|word| word.strip_prefix(&prefix));
-    word.unwrap_or_else(|| panic!("no {name} in: {event}")).parse().unwrap()
+impl DerefMut for Worker {
+    fn deref_mut(&mut self) -> &mut ChildProcess {
+        &mut self.0
+    }
 }

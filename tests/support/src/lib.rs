@@ -25,6 +25,7 @@
     let_underscore_drop
 )]
 
+mod child;
 mod experiment;
 pub mod history;
 mod log_capture;
@@ -36,6 +37,7 @@ mod rng;
 mod scale;
 mod wait;
 
+pub use self::child::{ChildProcess, Line, NotReady};
 pub use self::experiment::{Experiment, REPORT, is_due};
 pub use self::log_capture::LogCapture;
 pub use self::port::free_port;

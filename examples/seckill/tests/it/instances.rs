@@ -2,17 +2,17 @@
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use lock_testkit::RedisServer;
+use lock_testkit::{ChildProcess, RedisServer};
 use seckill::db::Database;
 use tempfile::TempDir;
 
-use crate::support::{Browser, Running, audit, instance, sqlite_url};
+use crate::support::{Browser, audit, instance, sqlite_url};
 
 struct TwoInstances {
     addresses: [String; 2],
     db: Database,
     // Dropped before Redis, so that they can release their locks.
-    _instances: [Running; 2],
+    _instances: [ChildProcess; 2],
     redis: RedisServer,
     _directory: TempDir,
 }
@@ -23,8 +23,8 @@ impl TwoInstances {
         let database = sqlite_url(&directory);
         let redis = RedisServer::start();
         let url = redis.url();
-        let (one, first) = instance("one", &url, &database);
-        let (two, second) = instance("two", &url, &database);
+        let (one, first) = instance("one", &url, &database).await;
+        let (two, second) = instance("two", &url, &database).await;
         Self {
             addresses: [first, second],
             db: Database::connect(&database).await.unwrap(),

@@ -1,7 +1,6 @@
 //! A shop in this process, a Redis of the test's own, instances as processes, and a client.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use axum::http::{Request, StatusCode};
@@ -12,6 +11,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use lock_core::LockClient;
 use lock_core::store::MemoryStore;
+use lock_testkit::ChildProcess;
 use seckill::db::{Audit, Database};
 use seckill::payment::PaymentCheck;
 use seckill::routes::USER_HEADER;
@@ -60,36 +60,15 @@ pub(crate) fn sqlite_url(directory: &TempDir) -> String {
     format!("sqlite:{}?mode=rwc", directory.path().join("shop.db").display())
 }
 
-/// A process that is killed with its handle.
-pub(crate) struct Running(Child);
-
-impl Running {
-    /// Starts a command and returns the first line of its output in which `ready` stands.
-    pub(crate) fn start(command: &mut Command, ready: &str) -> (Self, String) {
-        let mut running = Self(command.stdout(Stdio::piped()).spawn().unwrap());
-        let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
-        let line = lines.find_map(|line| line.ok().filter(|line| line.contains(ready)));
-        // Read on, so that the pipe neither fills nor breaks.
-        std::thread::spawn(move || lines.for_each(drop));
-        (running, line.expect("the process ended before it was ready"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 /// An instance in a process of its own, and its address.
-pub(crate) fn instance(name: &str, redis: &str, database: &str) -> (Running, String) {
+pub(crate) async fn instance(name: &str, redis: &str, database: &str) -> (ChildProcess, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
     command
         .args(["--listen", "127.0.0.1:0", "--name", name, "--redis", redis])
         .args(["--database", database]);
-    let (running, line) = Running::start(&mut command, "listening on");
-    (running, line.rsplit(' ').next().unwrap().to_owned())
+    let process = ChildProcess::spawn(&mut command).unwrap();
+    let line = process.line_with("listening on", LIMIT).await.unwrap();
+    (process, line.rsplit(' ').next().unwrap().to_owned())
 }
 
 /// Somebody with a finger on the button.

@@ -3,16 +3,15 @@
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use lock_testkit::stdin_closed;
+use lock_testkit::{ChildProcess, Line, NotReady, stdin_closed};
 use rustix::process::{Pid, Signal, kill_process};
-use seckill::process;
+use seckill::process::announce;
 use seckill::server::{Config, Server};
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
-use tokio::process::{Child as Process, ChildStdin, Command};
-use tokio::time::timeout;
+use tokio::process;
+use tokio::task::spawn_blocking;
 
 use crate::BoxError;
 
@@ -22,79 +21,27 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// A little more than an instance takes for its last requests and locks.
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 
-/// The demo's end.
-#[derive(Debug)]
-pub(crate) struct Child {
-    process: Process,
-    // Closed when this is dropped, and that ends the process.
-    stdin: ChildStdin,
-}
-
-/// The process has ended, or closed its output, before it said that it was ready.
-#[derive(Debug)]
-pub(crate) struct NotReady {
-    /// What it said instead.
-    pub(crate) said: String,
-}
-
-impl Child {
-    /// Starts a command of [`this_program`].
-    pub(crate) fn spawn(mut command: Command) -> io::Result<Self> {
-        let mut process = command.stdin(Stdio::piped()).spawn()?;
-        let stdin = process.stdin.take().expect("BUG: standard input is a pipe");
-        Ok(Self { process, stdin })
-    }
-
-    /// Waits until its standard output has a line with this text in it.
-    pub(crate) async fn says_on_stdout(&mut self, text: &str) -> Result<String, NotReady> {
-        let stdout = self.process.stdout.take().expect("BUG: standard output is a pipe");
-        says(stdout, text).await
-    }
-
-    /// Waits until its standard error has a line with this text in it.
-    pub(crate) async fn says_on_stderr(&mut self, text: &str) -> Result<String, NotReady> {
-        let stderr = self.process.stderr.take().expect("BUG: standard error is a pipe");
-        says(stderr, text).await
-    }
-
-    /// Ends it and waits until it has.
-    pub(crate) async fn stop(self) {
-        let Self { mut process, stdin } = self;
-        drop(stdin);
-        if timeout(STOP_LIMIT, process.wait()).await.is_err() {
-            process.kill().await.ok();
-        }
+/// Starts a command of [`this_program`], and waits until it prints a line with `ready` in it.
+pub(crate) async fn start(
+    command: &mut Command,
+    ready: &str,
+) -> Result<(ChildProcess, Line), BoxError> {
+    let process = ChildProcess::spawn(command)?;
+    match process.line_with(ready, START_LIMIT).await {
+        Ok(line) => Ok((process, line)),
+        Err(NotReady { printed }) => Err(printed.into()),
     }
 }
 
-/// Reads lines until one has `text` in it, and then on and on, so that the pipe never fills.
-async fn says(
-    output: impl AsyncRead + Send + Unpin + 'static,
-    text: &str,
-) -> Result<String, NotReady> {
-    let mut lines = BufReader::new(output).lines();
-    let mut said = String::new();
-    let ready = async {
-        while let Ok(Some(line)) = lines.next_line().await {
-            if line.contains(text) {
-                return Some(line);
-            }
-            said.push_str(&line);
-            said.push('\n');
-        }
-        None
-    };
-    let Ok(Some(line)) = timeout(START_LIMIT, ready).await else {
-        return Err(NotReady { said });
-    };
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Ok(line)
+/// Ends a process and waits until it has ended.
+pub(crate) async fn stop(process: ChildProcess) {
+    spawn_blocking(|| process.stop(STOP_LIMIT)).await.ok();
 }
 
 /// A command that runs one of the demo's hidden subcommands.
 pub(crate) fn this_program(subcommand: &str) -> io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(subcommand).stdout(Stdio::piped());
+    command.arg(subcommand);
     Ok(command)
 }
 
@@ -109,7 +56,7 @@ pub(crate) fn tended(program: &Path) -> io::Result<Command> {
 pub(crate) async fn instance(config: Config) -> Result<ExitCode, BoxError> {
     let parent_gone = stdin_closed();
     let server = Server::bind(config).await?;
-    process::announce(server.local_addr()?)?;
+    announce(server.local_addr()?)?;
     server.serve(parent_gone).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -117,7 +64,12 @@ pub(crate) async fn instance(config: Config) -> Result<ExitCode, BoxError> {
 /// The other end, in front of a program that does not look at its standard input.
 pub(crate) async fn tend(program: &Path, arguments: &[OsString]) -> Result<ExitCode, BoxError> {
     let parent_gone = stdin_closed();
-    let mut process = Command::new(program).args(arguments).stdin(Stdio::null()).spawn()?;
+    let mut process = process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        // The demo reads one pipe.
+        .stderr(io::stdout())
+        .spawn()?;
     let ended = tokio::select! {
         ended = process.wait() => ended?,
         () = parent_gone => {

@@ -12,12 +12,11 @@ use std::io;
 use std::path::Path;
 
 use futures_util::future::{join_all, try_join_all};
-use lock_testkit::free_port;
+use lock_testkit::{ChildProcess, free_port};
 use seckill::db::Database;
 use seckill::process::READY;
 use tempfile::TempDir;
 
-use self::child::Child;
 use crate::BoxError;
 use crate::cli::Options;
 use crate::load::Mode;
@@ -25,9 +24,9 @@ use crate::load::Mode;
 /// The running processes, and what is needed to talk to them.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    redis: Option<Child>,
-    instances: Vec<Child>,
-    nginx: Option<Child>,
+    redis: Option<ChildProcess>,
+    instances: Vec<ChildProcess>,
+    nginx: Option<ChildProcess>,
     database: Option<Database>,
     addresses: Vec<String>,
     redis_url: String,
@@ -111,11 +110,11 @@ impl Fleet {
     pub(crate) async fn stop(mut self) {
         // In the order in which they need each other.
         if let Some(nginx) = self.nginx.take() {
-            nginx.stop().await;
+            child::stop(nginx).await;
         }
-        join_all(self.instances.drain(..).map(Child::stop)).await;
+        join_all(self.instances.drain(..).map(child::stop)).await;
         if let Some(redis) = self.redis.take() {
-            redis.stop().await;
+            child::stop(redis).await;
         }
         // What cannot be removed now is left: this is the end, and the result is known.
         if let Some(database) = &self.database {
@@ -136,7 +135,7 @@ struct Shared<'a> {
     payment_ms: u64,
 }
 
-async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<Child, BoxError> {
+async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<ChildProcess, BoxError> {
     let mut command = child::this_program("instance")?;
     command
         .args(["--listen", &format!("127.0.0.1:{port}"), "--name", &format!("instance-{number}")])
@@ -144,9 +143,9 @@ async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<Child, 
         // By the environment: these may hold passwords, and everybody can read a command line.
         .env("REDIS_URL", shared.redis)
         .env("DATABASE_URL", shared.database);
-    let mut child = Child::spawn(command)?;
-    child.says_on_stdout(READY).await.map_err(|_| format!("instance-{number} did not start"))?;
-    Ok(child)
+    let started = child::start(&mut command, READY).await;
+    let (process, _) = started.map_err(|_| format!("instance-{number} did not start"))?;
+    Ok(process)
 }
 
 /// A file that is not there yet. SQLite's URLs escape what a path may hold.

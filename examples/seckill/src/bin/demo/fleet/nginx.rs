@@ -2,12 +2,10 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::process::Stdio;
 
-use lock_testkit::free_port;
+use lock_testkit::{ChildProcess, free_port};
 
-use super::child::{self, Child};
-use super::program;
+use super::{child, program};
 use crate::BoxError;
 
 /// As it stands there: two instances on fixed ports.
@@ -26,25 +24,23 @@ const ATTEMPTS: usize = 3;
 pub(super) async fn start(
     directory: &Path,
     instances: &[u16],
-) -> Result<(Child, String), BoxError> {
+) -> Result<(ChildProcess, String), BoxError> {
     let program = program::find("nginx", "nginx", "leave --nginx away")?;
     let configuration = directory.join("nginx.conf");
-    let mut said = String::new();
+    let mut failure = BoxError::from("");
     for _ in 0..ATTEMPTS {
         let port = free_port();
         std::fs::write(&configuration, configure(port, instances))?;
         let mut command = child::tended(&program)?;
-        command.stderr(Stdio::piped()).arg("-p").arg(directory).arg("-c").arg(&configuration);
+        command.arg("-p").arg(directory).arg("-c").arg(&configuration);
         // Before it has read the configuration, it would log to where only root may write.
         command.args(["-e", "stderr"]);
-        let mut nginx = Child::spawn(command)?;
-        match nginx.says_on_stderr(READY).await {
-            Ok(_) => return Ok((nginx, format!("http://127.0.0.1:{port}"))),
-            Err(not_ready) => said = not_ready.said,
+        match child::start(&mut command, READY).await {
+            Ok((nginx, _)) => return Ok((nginx, format!("http://127.0.0.1:{port}"))),
+            Err(error) => failure = error,
         }
-        nginx.stop().await;
     }
-    Err(format!("nginx did not start; it said:\n{said}").into())
+    Err(format!("nginx did not start; it printed:\n{failure}").into())
 }
 
 fn configure(listen: u16, instances: &[u16]) -> String {
