@@ -104,6 +104,8 @@
 //! The algorithm for one server is the one of the Redis documentation ("Distributed locks with Redis", the single-instance
 //! case); the deadline, the fence and the void time are this crate's additions.
 //!
+//! [The design](_design) has the rules in full, and the reasons.
+//!
 //! # Features
 //!
 //! | feature | default | adds |
@@ -130,6 +132,8 @@ macro_rules! mutant {
     }};
 }
 
+#[cfg(doc)]
+pub mod _design;
 mod acquire;
 mod bound;
 mod client;
