@@ -30,6 +30,7 @@ mod documents;
 mod graph;
 mod known;
 mod layers;
+mod msrv;
 mod packages;
 mod public_api;
 mod sources;
