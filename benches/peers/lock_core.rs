@@ -23,9 +23,7 @@ pub(super) static FENCED: Kind = Kind {
 
 pub(super) static UNFENCED: Kind = Kind {
     name: peer::UNFENCED,
-    about: "this crate without fencing tokens, like all other crates here; waiters queue. Its \
-        commands under contention are an upper bound, because SETs called by scripts are included.",
-    plain: &["set"],
+    about: "this crate without fencing tokens, like all other crates here; waiters queue.",
     connect: |config| Box::pin(connect(config, LockOptions::new().without_fencing())),
     ..FENCED
 };
