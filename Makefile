@@ -72,10 +72,10 @@ doc: ## The documentation, without warnings
 package: ## The archives of the three crates to publish, each built from its archive
 	$(CARGO) package --allow-dirty --package lock-macros --package lock-core --package lock-tower
 
-bench: ## Measure against a bare connection and other crates, within 20 minutes; writes benches/RESULTS.md
+bench: ## Speed beside other crates, within 20 minutes; writes benches/RESULTS.md
 	@$(NEED) redis-server
 	$(CARGO) bench --package lock-benches --bench locks --features peers -- $(ARGS)
 
-bench-quick: ## The same within 2 minutes, for figures not worth quoting; writes to target/ (ARGS="--help")
+bench-quick: ## The same within 2 minutes, too short to quote; writes to target/ (ARGS="--help")
 	@$(NEED) redis-server
 	$(CARGO) bench --package lock-benches --bench locks --features peers -- --quick $(ARGS)
