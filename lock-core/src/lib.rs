@@ -135,6 +135,8 @@ macro_rules! mutant {
 #[cfg(doc)]
 pub mod _design;
 mod acquire;
+#[cfg(feature = "redis")]
+mod backoff;
 mod bound;
 mod client;
 mod driver;

@@ -21,7 +21,7 @@ impl Step<'_> {
         self.claim(client);
     }
 
-    /// `wait.rs`: sends a claim.
+    /// `wait/mod.rs`: sends a claim.
     pub(crate) fn claim(&mut self, client: usize) {
         let sent = self.time();
         let me = &mut self.state.clients[client];
@@ -60,7 +60,7 @@ impl Step<'_> {
         });
     }
 
-    /// `wait.rs`: claims again after a failed call.
+    /// `wait/mod.rs`: claims again after a failed call.
     pub(crate) fn time_out_claim(&mut self, client: usize) {
         self.leave_in_doubt(client);
         self.state.clients[client].next = Next::Now;
@@ -120,7 +120,7 @@ impl Step<'_> {
         }
     }
 
-    /// `wait.rs`: handles the reply to a claim.
+    /// `wait/mod.rs`: handles the reply to a claim.
     fn claimed(&mut self, client: usize, response: &Response) {
         let me = &mut self.state.clients[client];
         me.pending = None;
@@ -149,7 +149,7 @@ impl Step<'_> {
                     self.judge(client, message);
                 }
             }
-            // `wait.rs`: claims again.
+            // `wait/mod.rs`: claims again.
             Reply::Void => me.next = Next::Now,
             Reply::Released { .. } | Reply::Renewed(_) | Reply::NotRenewed => {}
         }
@@ -164,7 +164,7 @@ impl Step<'_> {
         }
     }
 
-    /// `ticket.rs`, `granted`
+    /// `ticket.rs`, `judge`
     fn judge(&mut self, client: usize, message: Message) {
         let now = self.time();
         let me = &mut self.state.clients[client];
@@ -207,7 +207,7 @@ impl Step<'_> {
         if self.breaks(fault) { self.time() } else { sent }
     }
 
-    /// `wait.rs`, `in_doubt.rs` and `state.rs`: the client holds the lock.
+    /// `wait/mod.rs`, `in_doubt.rs` and `state.rs`: the client holds the lock.
     fn enter(&mut self, client: usize, lease: Span, fence: u8) {
         if self.state.clients[client].phase == Phase::Held {
             self.breach(Promise::OneGrant);
@@ -287,7 +287,7 @@ impl Step<'_> {
         let me = &mut self.state.clients[client];
         me.turn += 1;
         me.next = Next::Now;
-        // `wait.rs`: a token with a record may have a place in the queue.
+        // `wait/mod.rs`: a token with a record may have a place in the queue.
         me.contended |= self.state.records[usize::from(me.token)] != Record::default();
         if me.place.is_none() {
             me.early = None;

@@ -81,7 +81,7 @@ impl Step<'_> {
             self.count(Event::ClaimOfHolder);
             return Reply::Granted(self.fence());
         }
-        // acquire.lua | if not member then return {0, left, ours} end
+        // acquire.lua | if not member then return {0, left, by_token} end
         if !place {
             return Reply::Busy;
         }
@@ -99,7 +99,7 @@ impl Step<'_> {
         };
         // The model leaves open how long the ticket is valid.
         // acquire.lua | redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
-        // acquire.lua | return {2, left, ours, ticket, place}
+        // acquire.lua | return {2, left, by_token, ticket, place}
         Reply::Queued { us, ticket }
     }
 

@@ -22,7 +22,7 @@
 mod capability;
 mod memory;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 mod request;
 mod token;
 
@@ -32,8 +32,6 @@ use std::pin::Pin;
 
 pub use self::capability::{Capabilities, Survives};
 pub use self::memory::MemoryStore;
-#[cfg(all(feature = "redis", feature = "test-util"))]
-pub use self::redis::{Connector, Reading, Socket, read_reply};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
 pub(crate) use self::request::RECENTLY;

@@ -10,6 +10,8 @@ pub use self::gate::{Gate, GatedStore, Gates};
 pub use self::seeded::Seeded;
 use crate::client::LockClient;
 use crate::held::Lease;
+#[cfg(feature = "redis")]
+pub use crate::store::redis::{Connector, Reading, Socket, read_reply};
 
 /// What a client has in hand.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -306,7 +306,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         "grant-from-its-receipt",
         "a lease that was handed over counts from the message",
         "lock_core",
-        "a_lease_by_message_ends_before_the_lock",
+        "lease_by_message_ends_before_the_lock",
     ),
     code(
         "grant-from-an-unanswered-claim",

@@ -1,6 +1,6 @@
 //! The reader of replies and messages: it ends, and accepts only valid fencing tokens.
 
-use lock_core::store::{Reading, read_reply};
+use lock_core::testing::{Reading, read_reply};
 
 /// Reads `data` as a reply. The first byte gives the number of commands that it replies to.
 pub fn read(data: &[u8]) -> bool {

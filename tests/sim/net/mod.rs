@@ -8,7 +8,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lock_core::store::{BoxFuture, Connector, Socket};
+use lock_core::store::BoxFuture;
+use lock_core::testing::{Connector, Socket};
 use lock_testkit::Rng;
 use tokio::time::{Instant, sleep};
 

@@ -7,10 +7,9 @@ use redis::{Client, ConnectionAddr};
 
 use super::RedisStore;
 use super::check::check;
-use super::connection::Connection;
 #[cfg(feature = "test-util")]
-use super::connector::Connector;
-use super::connector::Dialer;
+use super::transport::Connector;
+use super::transport::{Endpoint, Timeouts};
 use crate::error::{ConfigError, Error};
 
 /// Builds a [`RedisStore`].
@@ -23,27 +22,44 @@ pub struct RedisStoreBuilder {
     connector: Option<std::sync::Arc<dyn Connector>>,
 }
 
-/// Ten times what a healthy server in the same region takes; a third of it would already fail in bursts.
+/// Ten times what a healthy server in the same region takes. A third of it would fail in bursts.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
-/// A handshake takes a few round trips, with TLS some more.
+/// A handshake takes a few round trips, and some more with TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Below this a garbage collection of a neighbour is an outage.
+/// With less, a short stall of the server would count as an outage.
 const MIN_TIMEOUT: Duration = Duration::from_millis(10);
-/// Locks whose store needs longer are of no use.
+/// Locks on a slower store would be of no use.
 const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl RedisStoreBuilder {
-    pub(super) fn new(url: String) -> Self {
-        Self {
-            url,
+impl RedisStore {
+    /// Connects to the server at `url` and checks that it can keep locks. The URL is
+    /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS (with the feature
+    /// `redis-tls`).
+    ///
+    /// For TLS, an application with a cryptography provider of its own for rustls installs it first
+    /// thing in `main`. If none is installed by now, `ring` is.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStoreBuilder::connect`].
+    pub async fn connect(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Starts to build a store for the server at `url`.
+    pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
+        RedisStoreBuilder {
+            url: url.into(),
             request_timeout: REQUEST_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             #[cfg(feature = "test-util")]
             connector: None,
         }
     }
+}
 
-    /// How long to wait for the answer to a command; then its outcome is unknown. Default: 500 ms.
+impl RedisStoreBuilder {
+    /// How long to wait for the reply to a command; then its outcome is unknown. Default: 500 ms.
     pub fn with_request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
         self
@@ -55,7 +71,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Talks over the byte streams of `connector` instead of dialling the address of the URL.
+    /// Uses the byte streams of `connector` instead of dialling the address of the URL.
     #[cfg(feature = "test-util")]
     pub fn with_connector(mut self, connector: impl Connector) -> Self {
         self.connector = Some(std::sync::Arc::new(connector));
@@ -72,15 +88,17 @@ impl RedisStoreBuilder {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped the check ends in the background, and removes what it made. If its connection breaks, what it made
-    /// expires, but for a counter that no lock uses, which the next start removes.
+    /// If the future is dropped, the check ends in the background and removes the records that it
+    /// made. If its connection breaks, they expire, except for a counter that no lock uses. The
+    /// next start-up check removes that.
     pub async fn connect(self) -> Result<RedisStore, Error> {
         let store = self.connect_lazy()?;
-        check(&store.connection).await?;
+        check(&store.server).await?;
         Ok(store)
     }
 
-    /// Makes the store without connecting: the first lock does. For services that must start while Redis is down.
+    /// Makes the store without connecting: the first lock does. For services that must start while
+    /// Redis is down.
     ///
     /// # Errors
     ///
@@ -114,18 +132,18 @@ impl RedisStoreBuilder {
             ));
         }
         let info = client.get_connection_info();
-        let dialer = Dialer::new(info).map_err(not_a_url)?;
+        let endpoint = Endpoint::new(info).map_err(not_a_url)?;
         #[cfg(feature = "test-util")]
-        let dialer = dialer.over(connector);
-        let label = describe(info.addr());
-        Ok(RedisStore::new(Connection::new(dialer, label, request_timeout, connect_timeout)))
+        let endpoint = endpoint.over(connector);
+        let timeouts = Timeouts { request: request_timeout, connect: connect_timeout };
+        Ok(RedisStore::new(endpoint, describe(info.addr()), timeouts))
     }
 }
 
-// Handed over by `map_err`.
+// `map_err` passes it by value.
 #[allow(clippy::needless_pass_by_value)]
 fn not_a_url(error: redis::RedisError) -> ConfigError {
-    // The detail may be a part of the URL.
+    // The detail may be a part of the URL, and so a secret.
     let (text, detail) = (error.to_string(), error.detail().unwrap_or_default());
     let what = text.strip_suffix(detail).unwrap_or("it does not parse").trim_end_matches(": ");
     ConfigError::new(
@@ -143,14 +161,14 @@ mod tls {
 
     use crate::error::ConfigError;
 
-    /// Sees to it that rustls finds its cryptography, which redis-rs asks of the process.
-    // Its twin can fail.
+    /// Makes sure that the process has a cryptography provider for rustls: redis-rs uses that one.
+    // The twin of this function can fail.
     #[allow(clippy::unnecessary_wraps)]
     pub(super) fn prepare() -> Result<(), ConfigError> {
-        // What rustls would do by itself if only one provider were compiled in; with none or several it panics. The
-        // application's own choice, made before, stays.
+        // rustls does the same if exactly one provider is compiled in; otherwise it panics. A
+        // choice that the application made before stays.
         if CryptoProvider::get_default().is_none() {
-            // Fails if another thread was faster, which is as good.
+            // Fails if another thread was faster, which does no harm.
             drop(ring::default_provider().install_default());
         }
         Ok(())
@@ -162,7 +180,7 @@ mod tls {
     use crate::error::ConfigError;
 
     pub(super) fn prepare() -> Result<(), ConfigError> {
-        Err(ConfigError::new("url", "asks for TLS: enable the feature `redis-tls` of `lock-core`"))
+        Err(ConfigError::new("url", "requires TLS: enable the feature `redis-tls` of `lock-core`"))
     }
 }
 

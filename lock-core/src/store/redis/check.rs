@@ -1,23 +1,20 @@
-//! The check at the start: whether a server can keep locks, and this user may ask it to.
+//! The start-up check: whether a server can keep locks, and whether this user has the permissions.
 
 use std::sync::Arc;
 
-use super::ask::{Ask, Place};
-use super::connection::{Connection, Live};
 use super::error::{self, Fault, task_is_gone};
-use super::keys;
+use super::keys::{self, Tag};
+use super::protocol::Server;
+use super::transport::{Command, Connection, Live, Operation, QueuePlace};
 use crate::error::{Error, ErrorKind};
 use crate::runtime::spawn_handle;
-use crate::store::Name;
-use crate::store::Token;
-
-/// The namespace of the locks that are tried: no user can choose it.
-const CHECK: &str = "lock:{0}:check";
+use crate::store::{Name, Token};
 
 /// Checks once that the server can keep locks: refuses a replica, warns of eviction.
-pub(super) async fn check(connection: &Arc<Connection>) -> Result<(), Error> {
+pub(super) async fn check<P>(server: &Server<P>) -> Result<(), Error> {
+    let connection = server.connection();
     let live = connection.live(None).await?;
-    let info = match connection.send(&live, &redis::cmd("INFO"), None).await {
+    let info = match live.send(&redis::cmd("INFO")).await {
         Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
         Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
             tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
@@ -45,46 +42,54 @@ pub(super) async fn check(connection: &Arc<Connection>) -> Result<(), Error> {
         );
     }
     connection.clock().warn_if_far(connection.label());
-    // In a task of its own, which removes what it made though nobody waits for it any more.
+    // In a task of its own, which removes what it made even if the caller is gone.
     let runtime = spawn_handle().ok_or_else(|| Error::of(ErrorKind::NoRuntime))?;
-    let checked = runtime.spawn(check_permissions(Arc::clone(connection), live));
+    let checked = runtime.spawn(check_permissions(Arc::clone(connection), live, server.tag()));
     checked.await.unwrap_or_else(|gone| Err(task_is_gone(gone)))
 }
 
-/// Takes, renews and hands over a lock whose name cannot be a user's, which needs all permissions but those of pub/sub.
-async fn check_permissions(connection: Arc<Connection>, live: Arc<Live>) -> Result<(), Error> {
+/// Takes, renews and hands over a lock whose name cannot be a user's. That needs all permissions
+/// but those of pub/sub.
+async fn check_permissions(
+    connection: Arc<Connection>,
+    live: Arc<Live>,
+    tag: Tag,
+) -> Result<(), Error> {
     let (token, next) = (Token::fresh()?, Token::fresh()?);
     let (mut text, mut next_text) = ([0; Token::TEXT_LEN], [0; Token::TEXT_LEN]);
-    let name = Name::internal(CHECK, token.encode(&mut text));
+    let namespace = keys::check_namespace(tag);
+    let name = Name::internal(&namespace, token.encode(&mut text));
     let member: Arc<str> = format!("{}:1000:~", next.encode(&mut next_text)).into();
-    let void_after = connection.clock().latest_at(connection.one_call());
-    let claim =
-        |token, place| Ask::Claim { name: name.clone(), token, ttl_ms: 1_000, void_after, place };
-    let release = |token, member| Ask::Release { name: name.clone(), token, member, hold_ms: 0 };
-    let delete =
-        async |key: &str| connection.send(&live, redis::cmd("DEL").arg(key), None).await.map(drop);
-    let ask = async |ask| connection.ask(&live, ask, None).await.map(drop);
+    let call_until = connection.timeouts().call_until();
+    let void_after = connection.clock().latest_at(call_until);
+    let claim = |place| Operation::Claim { ttl_ms: 1_000, void_after, place };
+    let release = |member| Operation::Release { member, hold_ms: 0 };
+    let delete = async |key: &str| live.send(redis::cmd("DEL").arg(key)).await.map(drop);
+    let execute = async |token, operation| {
+        let command = Command { name: name.clone(), tag, token, operation };
+        live.batcher.execute(command, None).await.map(drop)
+    };
     let outcome = async {
-        ask(claim(token, None)).await?;
-        ask(Ask::Renew { name: name.clone(), token, ttl_ms: 2_000 }).await?;
-        let place = Place { member: Arc::clone(&member), life_ms: 1_000 };
-        ask(claim(next, Some(place.clone()))).await?;
-        ask(claim(next, Some(place))).await?;
-        // Free, with a queue: whoever asks hands it over.
+        execute(token, claim(None)).await?;
+        execute(token, Operation::Renew { ttl_ms: 2_000 }).await?;
+        let place = QueuePlace { member: Arc::clone(&member), life_ms: 1_000 };
+        execute(next, claim(Some(place.clone()))).await?;
+        execute(next, claim(Some(place))).await?;
+        // Now the lock is free and has a queue: the next claim hands it over.
         delete(name.as_str()).await?;
-        ask(claim(token, None)).await?;
-        ask(release(token, Some(Arc::clone(&member)))).await?;
-        ask(release(next, None)).await
+        execute(token, claim(None)).await?;
+        execute(token, release(Some(Arc::clone(&member)))).await?;
+        execute(next, release(None)).await
     };
     let outcome = outcome.await;
-    // Whatever came of it: unlike the lock, a counter never expires.
+    // Also after a failure: unlike the lock, a counter never expires.
     let mut counter = String::new();
-    let cleaned = delete(keys::counter(CHECK, &mut counter)).await;
+    let cleaned = delete(keys::counter(&namespace, tag, &mut counter)).await;
     match outcome.and(cleaned) {
         Ok(()) => Ok(()),
-        // A user who is confined to another namespace is refused this name; its own is not known here.
+        // The user is confined to another namespace, which is not known here.
         Err(Fault::Refused(error)) if error::is_about_a_key(&error) => Ok(()),
-        // No lock of anybody is concerned.
+        // Whatever it did, no user's lock is affected.
         Err(Fault::Refused(error)) => Err(Error::refused(error, true)),
         Err(fault) => Err(fault.into()),
     }

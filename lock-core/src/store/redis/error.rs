@@ -1,4 +1,4 @@
-//! What Redis says, in this crate's words.
+//! What Redis and redis-rs report, in this crate's terms.
 
 use redis::RedisError;
 use tokio::task::JoinError;
@@ -10,20 +10,20 @@ use crate::error::Error;
 pub(super) enum Fault {
     /// No connection, so nothing was sent.
     NotSent(Error),
-    /// The connection broke before the answer came: it may have been executed.
+    /// The connection broke before the reply came: the command may have been executed.
     Broken(Error),
-    /// No answer in time: it may have been executed, or be yet.
+    /// No reply in time: the command may have been executed, or may be executed later.
     Silent(Error),
-    /// The server answered with an error.
+    /// The server replied with an error.
     Refused(RedisError),
-    /// The server answered something that no script of ours does.
+    /// The server replied something that none of the scripts does.
     Garbled,
 }
 
 impl Fault {
     /// What an error of redis-rs means for the command.
     pub(super) fn of(error: RedisError) -> Self {
-        // The server said so, rather than the socket or the client.
+        // The error came from the server rather than from the socket or the client.
         if error.code().is_some() && !error.is_io_error() {
             return Self::Refused(error);
         }
@@ -35,23 +35,23 @@ impl Fault {
         Self::Broken(Error::plain(crate::ErrorKind::Unknown, BROKEN))
     }
 
-    /// No answer from `server` in time.
+    /// No reply from `server` in time.
     pub(super) fn silent(server: &str) -> Self {
         let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
         Self::Silent(Error::unknown(format!("{server} did not answer in time"), late))
     }
 
-    /// Whether the server does not have the script's text.
+    /// Whether the server does not know the script.
     pub(super) fn is_unknown_script(&self) -> bool {
         matches!(self, Self::Refused(error) if error.code() == Some("NOSCRIPT"))
     }
 
-    /// Whether the name holds something that is not a lock, so certainly not the caller's.
+    /// Whether the key holds something that is not a lock, so certainly not the caller's lock.
     pub(super) fn is_wrong_type(&self) -> bool {
         matches!(self, Self::Refused(error) if code(error) == Some("WRONGTYPE"))
     }
 
-    /// What this means for a command that was to follow.
+    /// What this means for a command that was to follow, and was not sent.
     pub(super) fn before_the_call(self) -> Self {
         match self {
             Self::Broken(_) | Self::Silent(_) | Self::Garbled => {
@@ -61,14 +61,14 @@ impl Fault {
         }
     }
 
-    /// Whether it did what was asked in no part, though something else may have changed: without memory our scripts get no
-    /// further than their first write.
+    /// Whether no part of the command's effect took place, though something else may have changed:
+    /// without memory the scripts get no further than their first write.
     pub(super) fn is_undone(&self) -> bool {
         self.is_without_effect()
             || matches!(self, Self::Refused(error) if code(error) == Some("OOM"))
     }
 
-    /// Whether trying again cannot help until somebody changes the configuration.
+    /// Whether a retry cannot help until an operator changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
         match self {
             Self::Refused(error) => {
@@ -114,15 +114,15 @@ impl Fault {
     }
 }
 
-/// A claim meets the queue as well, and the server does not say which it was.
-const FOREIGN: &str = "the lock, or the queue of those who wait for it, is of another type";
-const BROKEN: &str = "the connection to redis broke before the answer came";
+/// A claim uses the queue as well, and the server does not say which of the two it was.
+const FOREIGN: &str = "the lock, or the queue of its waiters, holds a value of another type";
+const BROKEN: &str = "the connection to redis broke before the reply came";
 
-/// How Redis 7.0, and newer ones, begin to tell that a command of a script is not permitted.
+/// How Redis 7.0 and newer begin the error about a command of a script that is not permitted.
 const IN_A_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
 
-/// What the server calls its refusal. When a command of a script is refused, Redis 6.2 and 7.0 put that in words of
-/// their own around it, under the code `ERR`.
+/// The code of a refusal. When a command of a script is refused, Redis 6.2 and 7.0 wrap its code in
+/// text under the code `ERR`.
 pub(super) fn code(error: &RedisError) -> Option<&str> {
     const CODES: [&str; 5] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS"];
     let code = error.code()?;
@@ -136,8 +136,8 @@ pub(super) fn code(error: &RedisError) -> Option<&str> {
     CODES.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
 }
 
-/// Whether the call itself was refused, for want of a permission or because the server does not know it, rather than a command
-/// of its script.
+/// Whether the call itself was refused, because it is not permitted or not known, rather than a
+/// command of its script.
 fn is_about_the_call(error: &RedisError) -> bool {
     let detail = error.detail();
     match error.code() {
@@ -149,8 +149,9 @@ fn is_about_the_call(error: &RedisError) -> bool {
     }
 }
 
-/// The error without what some servers repeat in theirs: the beginning of a command that they do not know, with keys and
-/// tokens, or a password; and the names of users, keys and channels that lack a permission.
+/// The error without secrets. Some servers repeat the beginning of an unknown command, which may
+/// hold keys, tokens or a password, and the names of users, keys and channels that lack a
+/// permission.
 pub(super) fn discreet(error: RedisError) -> RedisError {
     const ARGUMENTS: &str = ", with args beginning with";
     let (Some(code), Some(detail)) = (error.code(), error.detail()) else { return error };
@@ -169,17 +170,18 @@ pub(super) fn discreet(error: RedisError) -> RedisError {
     redis::make_extension_error(code.to_owned(), Some(told))
 }
 
-/// The task that was to connect came to no end.
+/// The error for a task that was to connect and did not finish.
 pub(super) fn task_is_gone(gone: JoinError) -> Error {
     let what = if gone.is_panic() {
-        "the task that was to connect panicked: a runtime needs its I/O and its timers, see `enable_all`"
+        "the task that was to connect panicked: the runtime needs I/O and timers, see `enable_all`"
     } else {
-        "the runtime shut down while a connection was made"
+        "the runtime shut down while a connection was opened"
     };
     Error::unavailable(what, gone)
 }
 
-/// Whether the user is not let in. The handshake reports every refused user name or password as the first of these.
+/// Whether the server refused the user name or password. The handshake reports every such refusal
+/// as the first of these.
 pub(super) fn is_about_password(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
@@ -197,7 +199,7 @@ impl From<Fault> for Error {
             Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => error,
             Fault::Garbled => Self::plain(
                 crate::ErrorKind::Unknown,
-                "redis gave an answer that no lock script gives: is there a proxy in between?",
+                "redis sent a reply that no lock script sends: is there a proxy in between?",
             ),
             Fault::Refused(error) => Self::refused(error, undone),
         }
@@ -205,7 +207,7 @@ impl From<Fault> for Error {
 }
 
 impl Error {
-    /// What the server refused, and whether nothing was done for certain.
+    /// The error for a refusal of the server; `undone` if the command certainly had no effect.
     pub(super) fn refused(error: RedisError, undone: bool) -> Self {
         let error = discreet(error);
         let what = match code(&error) {
@@ -213,7 +215,7 @@ impl Error {
                 let error = redis::make_extension_error("WRONGTYPE".into(), Some(FOREIGN.into()));
                 return Self::wrong_type(error);
             }
-            Some("LOCK") => "the grant could not be numbered: look at the fence counter",
+            Some("LOCK") => "cannot mint a fencing token: check the fence counter key",
             Some("NOPERM") => {
                 "the redis user lacks a permission that locks need: see the ACL line in the \
                  documentation of `RedisStore`"
@@ -223,7 +225,7 @@ impl Error {
             Some("NOREPLICAS") => "redis has too few replicas to accept writes",
             Some("OOM") => "redis is out of memory",
             Some("LOADING") => "redis is loading its data",
-            Some("BUSY") => "redis is busy with somebody's script",
+            Some("BUSY") => "redis is busy with a long-running script",
             _ => "redis refused the command",
         };
         if undone { Self::unavailable(what, error) } else { Self::unknown(what, error) }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_not_permitted_did_nothing_and_a_command_of_a_script_may_have() {
+    fn refused_call_did_nothing_and_refused_command_of_a_script_may_have() {
         for detail in [
             "this user has no permissions to run the 'evalsha' command or its subcommand",
             "User script has no permissions to run the 'evalsha' command",
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_does_not_say_whether_something_was_done_is_unknown() {
+    fn error_that_leaves_the_effect_open_is_unknown() {
         for (code, detail) in [
             ("ERR", "upstream failure"),
             (
@@ -286,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_attempt_did_says_nothing_of_an_earlier_one() {
+    fn last_attempt_does_not_settle_an_earlier_one() {
         let silent = Error::from(Fault::silent("redis"));
         let loading = || refused("LOADING", "");
         assert!(Error::from(loading()).is_store_failure() && !Error::from(loading()).is_unknown());
         let after = Error::from(loading()).after(&silent);
         assert!(after.is_unknown(), "{after:?}");
-        // It still says why.
+        // The message keeps the reason of the last attempt.
         assert!(after.to_string().contains("earlier attempt"), "{after}");
         assert!(after.to_string().starts_with(&Error::from(loading()).to_string()), "{after}");
         assert_eq!(
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_listened_for_was_not_asked() {
+    fn failed_subscription_means_that_nothing_was_sent() {
         let silent = Fault::silent("redis").before_the_call();
         assert!(silent.is_without_effect());
         let error = Error::from(silent);

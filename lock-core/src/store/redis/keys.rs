@@ -1,24 +1,49 @@
-//! The names of our records in Redis.
+//! The names of this crate's records in Redis.
 //!
-//! Beside a lock `<namespace>:<key>` stand records of ours, `<namespace>:{0}:<kind>..`. A key never begins with `{`, so no
-//! lock can be called like one of them.
+//! Beside a lock `<namespace>:<key>` there are companion records,
+//! `<namespace>:{<tag>}:<kind>..`. A key never begins with `{`, so no lock has the name of a
+//! companion.
+
+use std::fmt;
 
 use crate::store::Name;
 
-/// The counter that numbers grants and tickets: one for the namespace.
-pub(super) fn counter<'b>(namespace: &str, buffer: &'b mut String) -> &'b str {
-    join(buffer, &[namespace, ":{0}:fence"])
+/// The hash tag of companion records. On a cluster it puts them into the slot of their lock;
+/// scripts may only touch keys of one slot.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Tag(&'static str);
+
+impl Tag {
+    /// A single server has no slots, so all companions share one tag.
+    pub(crate) const SINGLE: Self = Self("0");
 }
 
-/// The waiters for a lock, by ticket. The scripts know those that stand beside it by the time until which their
-/// tickets are good: `a` for `q`.
-pub(super) fn queue<'b>(name: &Name, buffer: &'b mut String) -> &'b str {
-    join(buffer, &[name.namespace(), ":{0}:q:", name.key()])
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
 }
 
-/// The channel on which a store is told of grants.
-pub(super) fn inbox(namespace: &str, id: &str) -> String {
-    format!("{namespace}:{{0}}:inbox:{id}")
+/// The counter that numbers grants and tickets: one for each namespace and tag.
+pub(crate) fn counter<'b>(namespace: &str, tag: Tag, buffer: &'b mut String) -> &'b str {
+    join(buffer, &[namespace, ":{", tag.0, "}:fence"])
+}
+
+/// The queue of a lock: its waiters by ticket. The scripts derive from it the name of the set that
+/// has the same waiters by the expiry of their tickets, with `a` in place of `q`.
+pub(crate) fn queue<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
+    join(buffer, &[name.namespace(), ":{", tag.0, "}:q:", name.key()])
+}
+
+/// The channel on which a store receives its grants.
+pub(crate) fn inbox(namespace: &str, tag: Tag, id: &str) -> String {
+    format!("{namespace}:{{{tag}}}:inbox:{id}")
+}
+
+/// The namespace of the locks that the start-up check takes. The brace keeps it from being a
+/// user's.
+pub(crate) fn check_namespace(tag: Tag) -> String {
+    format!("lock:{{{tag}}}:check")
 }
 
 fn join<'b>(buffer: &'b mut String, parts: &[&str]) -> &'b str {

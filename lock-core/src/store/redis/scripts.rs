@@ -1,4 +1,4 @@
-//! The scripts: one file per operation, constant text, every variable through KEYS and ARGV.
+//! The scripts: one file for each operation, constant text, every variable in KEYS and ARGV.
 
 use std::sync::LazyLock;
 
@@ -6,18 +6,18 @@ use redis::Script as Digest;
 
 /// A script and its digest.
 #[derive(Debug)]
-pub(super) struct Script {
-    pub(super) text: &'static str,
-    pub(super) digest: String,
+pub(crate) struct Script {
+    pub(crate) text: &'static str,
+    pub(crate) digest: String,
 }
 
-pub(super) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/acquire.lua")))
 });
-pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/release.lua")))
 });
-pub(super) static RENEW: LazyLock<Script> =
+pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 
 impl Script {

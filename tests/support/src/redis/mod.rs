@@ -36,8 +36,9 @@ pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
 /// If the documentation does not show them.
 #[must_use]
 pub fn documented_user() -> Vec<&'static str> {
-    let line = STORE_DOCS
-        .lines()
-        .find_map(|line| line.trim_start_matches(['/', '!']).trim().strip_prefix("ACL SETUSER "));
-    line.expect("the docs show the permissions").split(' ').collect()
+    let docs =
+        STORE_DOCS.split_once("/// ACL SETUSER ").and_then(|(_, docs)| docs.split_once("```"));
+    let (command, _) = docs.expect("the docs show the permissions");
+    // It goes on over several lines.
+    command.split_whitespace().filter(|word| !matches!(*word, "\\" | "///")).collect()
 }

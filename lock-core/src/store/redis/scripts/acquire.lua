@@ -1,23 +1,27 @@
--- Takes each lock that is free, or ours already, and numbers the grant. A free lock with a queue goes to the first in line,
--- whoever asks. A claim that names a member gets a place in the queue, or refreshes the one that it has.
+-- Takes each lock that is free or already holds the claim's token, and numbers the grant. A free
+-- lock with a queue goes to the head of the queue, whichever client claims. A claim with a member
+-- takes a place in the queue, or refreshes its place.
+--
 -- KEYS: counter; for each claim its lock; for each claim its queue.
--- ARGV: how long tickets are good in ms; for each claim its token, its ttl in ms, and the server time in us after which it is
--- void; then, unless none wants a place, for each claim its member.
--- us, and one answer for each claim:
+-- ARGV: how long tickets last in ms; for each claim its token, its ttl in ms, and the server time
+-- in us after which it is void; then, unless no claim queues, for each claim its member.
+--
+-- Returns us, and one reply for each claim:
 -- fence: granted, the lock lasts at least ttl from us
 -- -1: void, delivered too late, nothing was done
--- {2, pttl, ours, ticket, place}: queued; another holds the lock for pttl ms (-1: it has no expiry); ours: by a token
--- {0, pttl, ours}: held by another
+-- {2, pttl, by_token, ticket, place}: queued; another holds the lock for pttl ms (-1: no expiry);
+--   by_token is 1 if the holder's value is a token
+-- {0, pttl, by_token}: held by another
 local life = ARGV[1]
 local count = (#KEYS - 1) / 2
-local asks_for_place = #ARGV > 1 + 3 * count
--- Whether the claim that is served has just set the lock, and nobody else has it since.
+local has_places = #ARGV > 1 + 3 * count
+-- Whether the present claim has just set the lock, and has not handed it over since.
 local taken
 
 local function queued(lock, queue, token, ttl, member)
   local line = line_of(lock, queue)
   if taken then
-    -- It is free, with a queue, and ours for the moment: for good only if nobody stands before us.
+    -- The lock was free and has a queue. The claim keeps it only if it is first in the queue.
     line.forget_expired(256)
     local head = redis.call('ZRANGE', queue, 0, 0)[1]
     if not (head and head ~= member and line.hand_off('')) then
@@ -29,14 +33,15 @@ local function queued(lock, queue, token, ttl, member)
   end
   local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
   if holder == token then
-    -- Our own claim again, or the lock came to us in between. Never shorten what the holder may believe in.
+    -- The claim was repeated, or the lock was handed to it meanwhile. Never shorten the expiry: the
+    -- client may rely on it.
     if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
     number = number + 1
     return number - 1
   end
-  local ours = holder and string.match(holder,
+  local by_token = holder and string.match(holder,
     '^=?%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$') and 1 or 0
-  if not member then return {0, left, ours} end
+  if not member then return {0, left, by_token} end
   line.forget_expired(64)
   local ticket = number
   if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) == 1 then
@@ -46,15 +51,16 @@ local function queued(lock, queue, token, ttl, member)
   end
   redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
   local place = redis.call('ZRANK', queue, member)
-  -- Whoever is first asks often, and a queue begins with it.
+  -- The head claims often enough to keep the queue alive, and each queue begins with a head.
   if place == 0 then
     redis.call('PEXPIRE', queue, 120000)
     redis.call('PEXPIRE', line.alive, 120000)
   end
-  return {2, left, ours, ticket, place}
+  return {2, left, by_token, ticket, place}
 end
 
--- Asked once for all, before anything is done: where it is forbidden, neither a lock nor a number may be left behind.
+-- Checked once for all claims, before any write: where EXISTS is forbidden, the script must leave
+-- neither a lock nor a number behind.
 local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))
 if type(waiting) == 'table' then return waiting end
 local problem = begin()
@@ -73,10 +79,10 @@ for i = 1, count do
       number = number + 1
     else
       taken = set
-      local member = asks_for_place and ARGV[1 + 3 * count + i]
+      local member = has_places and ARGV[1 + 3 * count + i]
       local ok, answer = pcall(queued, lock, KEYS[1 + count + i], token, ttl, member)
       if not ok then
-        -- Not ours unless it is on the record.
+        -- The reply is an error, so the lock must not stay.
         if taken then redis.call('DEL', lock) end
         answer = redis.error_reply(words(answer))
       end

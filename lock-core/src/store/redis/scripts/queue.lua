@@ -1,12 +1,14 @@
--- What acquire and release share: the clock, the numbers, and the queue of those who wait.
+-- What acquire and release share: the clock, the numbers, and the queue of waiters.
 -- KEYS[1] is the counter from which the namespace takes its fencing tokens and tickets.
 local counter = KEYS[1]
 local time, us -- the server's clock
-local number   -- the next one to give away; none if that cannot be said
+local number   -- the next to give away; nil if it cannot be determined
 
--- A number is the clock, or one more than the last number if the clock stands or went back: it grows even if
--- the counter is lost, and even if the clock is, unless both are at once. One command writes the clock and reads the counter,
--- without formatting a number; `finish` writes what came after. An error is returned, with nothing done and no number.
+-- A number is the clock, or one more than the last number if the clock stands or went back. It
+-- grows even if the counter is lost, and even if the clock is, unless both are lost at once. One
+-- command writes the clock and reads the counter, without formatting a number; `finish` writes the
+-- last number given away. Returns an error if there is one; then nothing was done and there is no
+-- number.
 local function begin()
   time = redis.call('TIME')
   us = time[1] * 1000000 + time[2]
@@ -16,7 +18,7 @@ local function begin()
     return redis.error_reply(last.err)
   end
   local before = last and tonumber(last) or 0
-  -- Beyond 2^53 two numbers of Lua may be the same.
+  -- Beyond 2^53 two different numbers may be equal in Lua.
   if before > 9007199254740991 - 4 * #KEYS then
     redis.call('SET', counter, last)
     return redis.error_reply('LOCK the fence counter is exhausted')
@@ -28,14 +30,16 @@ local function finish()
   if number and number - 1 > us then redis.call('SET', counter, string.format('%.0f', number - 1)) end
 end
 
--- Whether who asks is written to behind the others.
+-- Whether the releasing client was sent an empty message already.
 local behind
 
--- Made where it is first needed: most calls meet no queue.
+-- Called where it is first needed, because most calls meet no queue and closures cost as much as a
+-- command.
 --
--- A queue is two sorted sets with the same members: by ticket, which is the order of service, and by the
--- server's time in ms until which the ticket is good. A member is `token:claim_ms:(=|~)inbox`. `=`: the inbox is
--- subscribed, so a message that nobody receives is for one who is gone. `~`: nobody can tell.
+-- A queue is two sorted sets with the same members: by ticket, which is the order of service, and
+-- by the server's time in ms at which the ticket expires. A member is `token:claim_ms:(=|~)inbox`.
+-- `=`: the inbox is subscribed, so if no client receives the message, the waiter is gone. `~`: the
+-- number of receivers says nothing.
 local function line_of(lock, queue)
   local line = { alive = string.gsub(queue, ':q:', ':a:', 1) }
 
@@ -52,12 +56,16 @@ local function line_of(lock, queue)
     redis.call('ZREM', line.alive, member)
   end
 
-  -- Gives the lock to the first who is still there, for the time that its claim names: true, or nil if none was found
-  -- among the first 256. The first write comes before the message, since after it Redis refuses no other for want
-  -- of memory: a grant that was told must not fail to be stored.
-  -- `own`: the inbox of who asks, on the connection that is answered, or ''. Redis 7.0 writes first to the client that was last
-  -- to get something to read. That shall be the new holder, on whom everybody waits, so who asks gets an empty message before
-  -- it. Nothing but speed depends on that.
+  -- Gives the lock to the first waiter that is still there, for the time that its member names.
+  -- Returns true, or nil if there was none among the first 256.
+  --
+  -- The first write comes before the message, because after a write Redis refuses no later one for
+  -- lack of memory: a grant that was published must not fail to be stored.
+  --
+  -- `own`: the inbox of the releasing client, on the connection that receives the reply, or ''.
+  -- Redis 7.0 flushes the most recently written client first. Publish an empty message to the
+  -- releasing client before the grant, so that the new holder is flushed first: all other waiters
+  -- wait for it. Only speed depends on this.
   function line.hand_off(own)
     line.forget_expired(256)
     local fence
@@ -78,7 +86,7 @@ local function line_of(lock, queue)
         local heard = 0
         if inbox ~= '' then
           if own ~= '' and own ~= inbox and not behind then behind = redis.pcall('PUBLISH', own, '') end
-          -- Whoever may not publish cannot tell either.
+          -- A client that may not publish does not learn the number of receivers either.
           heard = redis.pcall('PUBLISH', inbox,
             string.format('%s %s %.0f %.0f %s %s', token, head[2], fence, us, claim, lock))
         end

@@ -1,10 +1,13 @@
--- Ends tokens: a lock that is ours goes to the first in line, or becomes free, or stays taken for a hold; and the
--- token leaves the queue.
+-- Ends tokens. A lock that holds the token goes to the head of its queue, or becomes free, or stays
+-- taken for a hold; and the token leaves the queue.
+--
 -- KEYS: counter; for each release its lock; for each release its queue.
--- ARGV: the inbox of who asks, if it hears that on this connection; for each release its token, and its hold in ms (0: give it
--- on now); then, unless none has a place, for each its member.
--- The server's time in us, or 0 if it was not needed, and one answer for each release:
--- 1 it was ours   3 it was, before this call   0 nobody holds it   2 another holds it
+-- ARGV: the client's inbox, if it is subscribed on this connection, or ''; for each release its
+-- token, and its hold in ms (0: hand the lock over now); then, unless no token has a place, for
+-- each release its member.
+--
+-- Returns the server's time in us, or 0 if it was not needed, and one reply for each release:
+-- 1 the token held the lock   3 it did, before this call   0 the lock is free   2 another holds it
 local count = (#KEYS - 1) / 2
 local has_places = #ARGV > 1 + 2 * count
 
@@ -15,8 +18,8 @@ local function hand_off(lock, queue)
 end
 
 local answers = {0}
--- How many of the queues there are. Where that may not be asked, there are none. PEXPIRE is a write that no want of memory
--- forbids, after which Redis forbids no other; a single queue is asked for by it.
+-- How many of the queues exist; none if the user may not ask. A single queue is checked by PEXPIRE:
+-- Redis does not refuse that write for lack of memory, and refuses no write after it.
 local waiting
 if count == 1 then
   waiting = redis.pcall('PEXPIRE', KEYS[3], 120000)
@@ -25,7 +28,7 @@ else
 end
 if type(waiting) ~= 'number' then waiting = 0 end
 
--- Where nobody waits for any of them, those that are ours are freed together.
+-- Without waiters for any of the locks, those that hold their tokens are freed together.
 local function free_together()
   local holders = redis.pcall('MGET', unpack(KEYS, 2, 1 + count))
   if holders.err then return end
@@ -45,14 +48,14 @@ local function release(i)
   if holder == token then
     answers[i + 1] = 1
     if hold ~= '0' then
-      -- Another value, so that late renewals, claims and releases of the token no longer match it.
+      -- Another value, so that late renewals, claims and releases of the token no longer match.
       redis.call('PEXPIRE', lock, hold)
       redis.call('SET', lock, '=' .. token, 'PX', hold)
     elseif waiting < count and redis.pcall('EXISTS', queue) ~= 1 then
       redis.call('DEL', lock)
     else
       local ok, given = pcall(hand_off, lock, queue)
-      -- Whatever is wrong with the queue must not keep the lock.
+      -- An error in the queue must not keep the lock.
       if not (ok and given) then redis.call('DEL', lock) end
     end
   else

@@ -1,6 +1,9 @@
--- Lengthens each lock that is ours; never creates or shortens one.
--- KEYS: for each renewal its lock. ARGV: for each renewal token, ttl in ms.
--- One answer for each renewal: 1 lasts at least ttl from now   0 nobody holds it   2 another holds it
+-- Lengthens each lock that holds the renewal's token; never creates or shortens one.
+--
+-- KEYS: for each renewal its lock. ARGV: for each renewal its token, and its ttl in ms.
+--
+-- Returns one reply for each renewal:
+-- 1 the lock lasts at least ttl from now   0 it is free   2 another holds it
 local function renew(lock, token, ttl)
   local holder = redis.call('GET', lock)
   if holder ~= token then return holder and 2 or 0 end

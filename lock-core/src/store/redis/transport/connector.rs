@@ -1,4 +1,4 @@
-//! Where connections come from: redis-rs dials, unless a test supplies the byte streams.
+//! Where byte streams come from: redis-rs dials, unless a test supplies the streams.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -11,32 +11,32 @@ use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, Redi
 #[cfg(feature = "test-util")]
 pub use self::supplied::{Connector, Socket};
 
-/// Opens connections to one server.
-pub(super) struct Dialer {
-    /// The same server by the newer and the older protocol.
+/// One server, by RESP3 and by RESP2.
+pub(crate) struct Endpoint {
     with_resp3: Client,
     with_resp2: Client,
     #[cfg(feature = "test-util")]
     supplier: Option<std::sync::Arc<dyn Connector>>,
 }
 
-/// After so long without a sign of life the kernel asks for one: a connection that only listens would not notice that it is dead.
+/// After this long without traffic the kernel probes the peer. A connection that only listens would
+/// not notice otherwise that it is dead.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// An open connection. It is closed when its last clone is dropped, whatever is under way on it.
+/// An open connection. It is closed when its last clone is dropped, even with commands in flight.
 #[derive(Clone)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     connection: MultiplexedConnection,
-    /// redis-rs drives and ends those that it dialled itself.
+    /// redis-rs drives and ends the connections that it dials itself.
     #[cfg(feature = "test-util")]
     _driver: Option<std::sync::Arc<supplied::Driver>>,
 }
 
-impl Dialer {
-    /// A dialer for the server at `info`.
-    pub(super) fn new(info: &ConnectionInfo) -> RedisResult<Self> {
+impl Endpoint {
+    /// The server at `info`.
+    pub(crate) fn new(info: &ConnectionInfo) -> RedisResult<Self> {
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
-        // Small calls go at once, not when the one before is acknowledged.
+        // Send small calls at once instead of waiting for the acknowledgement of the one before.
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
         let info = info.clone().set_tcp_settings(tcp);
         let with = |protocol| {
@@ -51,15 +51,15 @@ impl Dialer {
         })
     }
 
-    /// The same over the streams of `connector`.
+    /// The same server over the streams of `connector`.
     #[cfg(feature = "test-util")]
-    pub(super) fn over(mut self, connector: Option<std::sync::Arc<dyn Connector>>) -> Self {
+    pub(crate) fn over(mut self, connector: Option<std::sync::Arc<dyn Connector>>) -> Self {
         self.supplier = connector;
         self
     }
 
-    /// A connection for commands, by the newer protocol or by the older one.
-    pub(super) async fn dial(
+    /// Opens a connection for commands.
+    pub(super) async fn connect(
         &self,
         resp3: bool,
         config: &AsyncConnectionConfig,
@@ -67,7 +67,7 @@ impl Dialer {
         let client = if resp3 { &self.with_resp3 } else { &self.with_resp2 };
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            let (connection, driver) = supplied::dial(&**supplier, client, config).await?;
+            let (connection, driver) = supplied::connect(&**supplier, client, config).await?;
             return Ok(Wire { connection, _driver: Some(driver) });
         }
         let connection = client.get_multiplexed_async_connection_with_config(config).await?;
@@ -78,11 +78,11 @@ impl Dialer {
         })
     }
 
-    /// A connection that only listens.
-    pub(super) async fn subscriber(&self) -> RedisResult<PubSub> {
+    /// Opens a connection that only listens.
+    pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            return supplied::subscriber(&**supplier, &self.with_resp2).await;
+            return supplied::pubsub(&**supplier, &self.with_resp2).await;
         }
         self.with_resp2.get_async_pubsub().await
     }
@@ -117,7 +117,7 @@ mod supplied {
 
     /// Supplies the byte streams to a Redis server, such as those of a simulated network.
     pub trait Connector: Send + Sync + 'static {
-        /// Opens one.
+        /// Opens a stream.
         ///
         /// # Errors
         ///
@@ -131,7 +131,7 @@ mod supplied {
     impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
 
     /// The task that moves the bytes of a connection.
-    pub(in crate::store::redis) struct Driver(AbortHandle);
+    pub(crate) struct Driver(AbortHandle);
 
     impl Drop for Driver {
         fn drop(&mut self) {
@@ -139,7 +139,7 @@ mod supplied {
         }
     }
 
-    pub(super) async fn dial(
+    pub(super) async fn connect(
         supplier: &dyn Connector,
         client: &Client,
         config: &AsyncConnectionConfig,
@@ -152,10 +152,7 @@ mod supplied {
         Ok((connection, Arc::new(Driver(task.abort_handle()))))
     }
 
-    pub(super) async fn subscriber(
-        supplier: &dyn Connector,
-        client: &Client,
-    ) -> RedisResult<PubSub> {
+    pub(super) async fn pubsub(supplier: &dyn Connector, client: &Client) -> RedisResult<PubSub> {
         let stream = supplier.connect().await?;
         PubSub::new(client.get_connection_info().redis_settings(), stream).await
     }

@@ -1,0 +1,32 @@
+//! Pauses between attempts that fail.
+
+use std::time::Duration;
+
+use crate::random;
+
+/// The pause after the first failure. It doubles with each further failure in a row, up to
+/// [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// A store that is back is noticed this soon.
+const MAX_PAUSE: Duration = Duration::from_millis(1_000);
+
+/// Counts failures in a row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// Counts one more failure and returns the pause before the next attempt.
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        let pause = jittered(FIRST_PAUSE * (1 << self.failures.min(6)));
+        self.failures = self.failures.saturating_add(1);
+        pause.min(MAX_PAUSE)
+    }
+}
+
+/// Half to one and a half times `pause`, so that clients that failed together do not all return at
+/// once.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    pause / 2 + pause * u32::from(random::byte()) / 255
+}

@@ -1,0 +1,70 @@
+//! A second connection that only listens, for servers that refuse RESP3.
+
+use std::sync::Weak;
+
+use futures_util::StreamExt as _;
+use redis::aio::{PubSubSink, PubSubStream};
+use redis::{RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+
+use super::connection::Connection;
+use crate::runtime::{AliveFlag, AliveGuard};
+
+/// A connection that receives messages, and nothing else.
+pub(crate) struct Listener {
+    sink: PubSubSink,
+    alive: AliveFlag,
+    task: AbortHandle,
+}
+
+impl Listener {
+    /// Opens one. Its messages go to the observer of `connection`.
+    pub(crate) async fn open(connection: &Connection) -> RedisResult<Self> {
+        let (sink, stream) = connection.pubsub().await?.split();
+        let alive = AliveFlag::default();
+        let end = End { connection: connection.weak(), alive: Some(alive.raise()) };
+        let task = Handle::current().spawn(listen(stream, end)).abort_handle();
+        Ok(Self { sink, alive, task })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.is_alive()
+    }
+
+    /// Subscribes channels on this connection.
+    pub(crate) fn sink(&self) -> PubSubSink {
+        self.sink.clone()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Dropped with the task: when the connection breaks, and when the runtime ends.
+struct End {
+    connection: Weak<Connection>,
+    alive: Option<AliveGuard>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Before the waiters look: they open a new listener if this one is dead.
+        drop(self.alive.take());
+        if let Some(connection) = self.connection.upgrade() {
+            connection.observer().lost();
+        }
+    }
+}
+
+async fn listen(mut stream: PubSubStream, end: End) {
+    while let Some(message) = stream.next().await {
+        let Some(connection) = end.connection.upgrade() else { return };
+        if let Ok(payload) = message.get_payload::<Value>() {
+            connection.observer().message(&connection, &payload);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! When a waiting token claims again.
+//!
+//! A claim refreshes the token's place, finds a grant whose message was lost, and takes a lock that
+//! fell free without a release: by its expiry, or because a foreign client deleted it.
+
+use std::time::Duration;
+
+use crate::backoff::jittered;
+use crate::store::redis::transport::Holder;
+
+/// The pauses between the claims of one token.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    ttl: Duration,
+    /// Whether the server sends grants to this store. If not, claims are the only way to find them.
+    notified: bool,
+    /// The pause after the next claim that finds a foreign holder.
+    foreign_pause: Duration,
+}
+
+/// How long the server hands a lock over for, at most; the new holder lengthens it to the full ttl.
+/// About three times the pause at the head of a queue, so that a lost message does not lose the
+/// lock as well.
+pub(super) const CLAIM_TTL: Duration = Duration::from_secs(3);
+/// How often the head of a queue repeats its claim.
+const HEAD_PAUSE: Duration = Duration::from_secs(1);
+/// How many places further back make a pause longer by [`HEAD_PAUSE`].
+const PLACES_PER_PAUSE: u64 = 64;
+/// The longest pause of a token far back in a queue.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A store with many waiters repeats its claims no faster than this in all: 0.5 % of a server's
+/// time for a thousand of them.
+const CLAIMS_PER_SECOND: u32 = 2_000;
+/// The first pause for a lock of a foreign holder, which hands nothing over, and the longest.
+const FOREIGN_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_FOREIGN_PAUSE: Duration = Duration::from_secs(1);
+/// The pause without notifications at the head of a queue, and behind it.
+const POLL_PAUSE: Duration = Duration::from_millis(100);
+const POLL_PAUSE_BEHIND: Duration = Duration::from_millis(250);
+/// A ticket outlives three pauses by this.
+const TICKET_SLACK: Duration = Duration::from_secs(1);
+/// A key that has just expired for the server may not have for a replica or a slow clock.
+const AFTER_EXPIRY: Duration = Duration::from_millis(1);
+/// The pause after a failed claim.
+const FAILURE_PAUSE: Duration = Duration::from_millis(100);
+
+impl Schedule {
+    pub(super) fn new(ttl: Duration, notified: bool) -> Self {
+        Self { ttl, notified, foreign_pause: FOREIGN_PAUSE }
+    }
+
+    /// The server no longer sends grants to this store.
+    pub(super) fn stop_relying_on_messages(&mut self) {
+        self.notified = false;
+    }
+
+    /// How long the server is to keep the token's place without another claim, when `waiting`
+    /// tokens wait in this store.
+    pub(super) fn place_life(&self, waiting: usize) -> Duration {
+        self.longest_pause(waiting) * 3 + TICKET_SLACK
+    }
+
+    /// The pause after a claim that found `holder`, with `place` tokens ahead in the queue and
+    /// `waiting` in this store.
+    pub(super) fn next_pause(&mut self, holder: Holder, place: u64, waiting: usize) -> Duration {
+        let usual = match (self.notified, place) {
+            (false, 0) => POLL_PAUSE,
+            (false, _) => POLL_PAUSE_BEHIND,
+            (true, place) => {
+                let steps = u32::try_from(place / PLACES_PER_PAUSE).unwrap_or(4);
+                HEAD_PAUSE + HEAD_PAUSE * steps
+            }
+        };
+        let mut pause = jittered_down(usual.min(self.longest_pause(waiting)));
+        if place > 0 {
+            return pause;
+        }
+        if holder.hands_over {
+            self.foreign_pause = FOREIGN_PAUSE;
+        } else {
+            pause = pause.min(jittered_down(self.foreign_pause));
+            self.foreign_pause = (self.foreign_pause * 2).min(LONGEST_FOREIGN_PAUSE);
+        }
+        pause.min(holder.left.saturating_add(AFTER_EXPIRY))
+    }
+
+    fn longest_pause(&self, waiting: usize) -> Duration {
+        let longest = if self.notified {
+            LONGEST_PAUSE.min(self.ttl / 3)
+        } else {
+            POLL_PAUSE_BEHIND.min(self.ttl / 4)
+        };
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        longest.max(Duration::from_secs(1) / CLAIMS_PER_SECOND * waiting)
+    }
+}
+
+/// The pause after a claim that failed.
+pub(super) fn pause_after_failure() -> Duration {
+    jittered(FAILURE_PAUSE)
+}
+
+/// The pause after the connection was lost: short, and spread because all waiters learn of it at
+/// once.
+pub(super) fn pause_after_loss() -> Duration {
+    jittered(FAILURE_PAUSE / 4)
+}
+
+/// Three quarters of `pause` to all of it.
+fn jittered_down(pause: Duration) -> Duration {
+    pause / 2 + jittered(pause / 4) + pause / 8
+}

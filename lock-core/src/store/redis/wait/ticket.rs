@@ -1,0 +1,213 @@
+//! The ticket of a waiting token: which grant messages to believe.
+//!
+//! A message can be late. Since it was sent the token may have lost its place, or the lock may have
+//! expired. So the client accepts a message only under these rules:
+//!
+//! - The server gives each place a ticket number and grants each ticket at most once. Replies to
+//!   claims name the ticket, and so do messages.
+//! - A message is believed only for the newest ticket that a reply named. One for an older ticket
+//!   is ignored. One for a ticket that no reply has named yet is kept, and the client claims again.
+//! - The lease counts from the last *answered* claim that named the ticket, plus the time that the
+//!   server's clock shows between that reply and the grant: the lock was granted after the reply.
+//!   Claims without a reply never count, because the lock may have been granted before they
+//!   arrived.
+//! - If too little of the lease is left, the client claims again, which lengthens it.
+//!
+//! Pure: the clock is an argument.
+
+use std::time::Duration;
+
+use crate::lease;
+use crate::store::Grant;
+use crate::store::redis::transport::LARGEST_NUMBER;
+use crate::time::Instant;
+
+/// What is known of a waiting token's place.
+#[derive(Debug, Default)]
+pub(super) struct Ticket {
+    confirmed: Option<Confirmed>,
+    /// A message for a ticket that no reply has named yet.
+    early: Option<GrantMessage>,
+}
+
+/// The newest reply that named a ticket.
+#[derive(Clone, Copy, Debug)]
+struct Confirmed {
+    number: u64,
+    /// When the claim was sent to which this was the reply.
+    sent: Instant,
+    /// The server's time in the reply, in microseconds.
+    us: u64,
+}
+
+/// A message about a grant.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct GrantMessage {
+    pub(crate) ticket: u64,
+    pub(crate) fence: u64,
+    /// The server's time of the grant, in microseconds.
+    pub(crate) us: u64,
+    /// How long the lock was granted for.
+    pub(crate) claim_ttl: Duration,
+}
+
+/// What to do about a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verdict {
+    /// The token has the lock.
+    Enter(Grant),
+    /// The token may have the lock: only the reply to another claim can tell.
+    ClaimAgain,
+    /// The message is outdated.
+    Ignore,
+}
+
+impl Ticket {
+    /// The claim sent at `sent` was answered at the server's time `us`: the token waits with ticket
+    /// `number`. Replies may come in any order.
+    pub(super) fn queued(&mut self, number: u64, us: u64, sent: Instant) {
+        let is_newer = self
+            .confirmed
+            .is_none_or(|last| number > last.number || number == last.number && sent > last.sent);
+        if is_newer {
+            self.confirmed = Some(Confirmed { number, sent, us });
+        }
+    }
+
+    /// Judges a message that came before its ticket was known, if there is one.
+    pub(super) fn judge_early(&mut self, now: Instant) -> Verdict {
+        self.early.take().map_or(Verdict::Ignore, |message| self.judge(message, now))
+    }
+
+    /// Judges a message that is read at `now`.
+    pub(super) fn judge(&mut self, message: GrantMessage, now: Instant) -> Verdict {
+        let confirmed = match self.confirmed {
+            Some(confirmed) if confirmed.number == message.ticket => confirmed,
+            Some(confirmed) if confirmed.number > message.ticket => return Verdict::Ignore,
+            _ => {
+                self.early = Some(message);
+                return Verdict::ClaimAgain;
+            }
+        };
+        // Between the reply and the grant, by the server's clock, which may be 1 % fast.
+        let between = Duration::from_micros(message.us.saturating_sub(confirmed.us)) / 100 * 99;
+        let since = confirmed.sent.saturating_add(between).min(now);
+        let left = lease::deadline(since, message.claim_ttl).saturating_since(now);
+        if left < lease::min_remaining(message.claim_ttl) {
+            return Verdict::ClaimAgain;
+        }
+        Verdict::Enter(Grant::new(message.fence, since, message.claim_ttl))
+    }
+}
+
+impl GrantMessage {
+    /// Reads `token ticket fence us claim_ms name`; returns the token, the message and the name.
+    pub(crate) fn parse(text: &str) -> Option<(&str, Self, &str)> {
+        let mut words = text.splitn(6, ' ');
+        let token = words.next()?;
+        let mut number = || words.next()?.parse().ok();
+        let (ticket, fence, us) = (number()?, number()?, number()?);
+        let claim_ttl = Duration::from_millis(number()?);
+        if !(1..=LARGEST_NUMBER).contains(&fence) {
+            return None;
+        }
+        Some((token, Self { ticket, fence, us, claim_ttl }, words.next()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(micros: u64) -> Instant {
+        Instant::from_origin(Duration::from_micros(micros))
+    }
+
+    const CLAIM_TTL: Duration = Duration::from_millis(300);
+
+    fn message(ticket: u64, us: u64) -> GrantMessage {
+        GrantMessage { ticket, fence: us, us, claim_ttl: CLAIM_TTL }
+    }
+
+    #[test]
+    fn message_is_believed_only_for_the_present_ticket() {
+        let mut ticket = Ticket::default();
+        ticket.queued(7, 1_000, at(1_000));
+        assert!(matches!(ticket.judge(message(6, 1_100), at(1_200)), Verdict::Ignore));
+        let Verdict::Enter(grant) = ticket.judge(message(7, 2_000), at(2_300)) else {
+            panic!("the present ticket was granted")
+        };
+        assert_eq!(grant.fence, 2_000);
+        assert!(grant.since >= at(1_980) && grant.since <= at(2_000), "{grant:?}");
+    }
+
+    #[test]
+    fn message_ahead_of_the_reply_waits_for_it() {
+        let mut ticket = Ticket::default();
+        assert!(matches!(ticket.judge(message(7, 1_100), at(1_200)), Verdict::ClaimAgain));
+        ticket.queued(7, 1_000, at(900));
+        assert!(matches!(ticket.judge_early(at(1_300)), Verdict::Enter(_)));
+        assert!(matches!(ticket.judge_early(at(1_300)), Verdict::Ignore), "once");
+
+        assert!(matches!(ticket.judge(message(9, 1_500), at(1_600)), Verdict::ClaimAgain));
+        ticket.queued(11, 1_700, at(1_700));
+        assert!(
+            matches!(ticket.judge_early(at(1_800)), Verdict::Ignore),
+            "a later ticket: the earlier one is over"
+        );
+    }
+
+    #[test]
+    fn old_message_gives_no_lease() {
+        let mut ticket = Ticket::default();
+        ticket.queued(7, 1_000, at(1_000));
+        assert!(matches!(ticket.judge(message(7, 1_100), at(290_000)), Verdict::ClaimAgain));
+    }
+
+    #[test]
+    fn replies_count_by_when_their_claims_were_sent() {
+        let mut ticket = Ticket::default();
+        ticket.queued(7, 5_000, at(5_000));
+        ticket.queued(7, 2_000, at(2_000));
+        ticket.queued(6, 9_000, at(9_000));
+        let Verdict::Enter(grant) = ticket.judge(message(7, 5_000), at(6_000)) else { panic!() };
+        assert_eq!(grant.since, at(5_000));
+    }
+
+    #[test]
+    fn messages_are_read_and_garbage_is_refused() {
+        let (token, message, name) = GrantMessage::parse("t 7 8 9 300 lock:a b").unwrap();
+        assert_eq!((token, name), ("t", "lock:a b"));
+        assert_eq!(message, GrantMessage { ticket: 7, fence: 8, us: 9, claim_ttl: CLAIM_TTL });
+        for garbage in ["", "t", "t 7 8 9 300", "t 7 x 9 300 k", "t -7 8 9 300 k"] {
+            assert!(GrantMessage::parse(garbage).is_none(), "{garbage}");
+        }
+    }
+
+    proptest! {
+        /// The lease from a message ends, by the client's clock, before the lock expires on the
+        /// server, whatever the delays, for clocks whose rates differ by up to 1 %.
+        #[test]
+        fn lease_by_message_ends_before_the_lock(
+            executed in 0_u64..1_000_000, until_grant in 0_u64..100_000_000,
+            delay in 0_u64..2_000_000, rate in 9_900_u64..=10_100, start in 0_u64..1_000_000,
+        ) {
+            // In microseconds of the client's clock; the server's runs at `rate` / 10,000.
+            let server = |here: u64| 1_000_000_000 + here * rate / 10_000;
+            let (sent, queued) = (start, start + executed);
+            let granted = queued + until_grant;
+            let mut ticket = Ticket::default();
+            ticket.queued(7, server(queued), at(sent));
+            let verdict = ticket.judge(message(7, server(granted)), at(granted + delay));
+            if let Verdict::Enter(grant) = verdict {
+                let deadline = lease::deadline(grant.since, grant.ttl);
+                let expiry = server(granted) / 1_000 + 300;
+                let here = deadline.saturating_since(Instant::from_origin(Duration::ZERO));
+                let end = server(u64::try_from(here.as_micros()).unwrap()) / 1_000;
+                prop_assert!(end < expiry, "{end} {expiry}");
+            }
+        }
+    }
+}
