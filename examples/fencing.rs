@@ -1,14 +1,15 @@
 //! Why is there a fencing token, and how do I check it?
 //!
-//! A process that was paused may wake up after its lease ended and write as if it still had the lock. No
-//! lock can prevent that; the resource can, if it refuses tokens smaller than the largest it has seen.
+//! A process that was paused may wake up after its lease ended and write as if it still had the
+//! lock. No lock can prevent that. The resource can, if it refuses tokens smaller than the largest
+//! that it has seen.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use lock_core::{FencingToken, LockClient, store::MemoryStore};
 
-/// Stands for a row: `UPDATE account SET balance = $1, fence = $2 WHERE id = $3 AND fence < $2`.
+/// Models a row: `UPDATE account SET balance = $1, fence = $2 WHERE id = $3 AND fence < $2`.
 struct Account {
     row: Mutex<(i64, Option<FencingToken>)>,
 }

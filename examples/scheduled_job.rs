@@ -1,8 +1,9 @@
 //! How do I run a job on one instance only?
 //!
-//! Every instance starts the job at the same time of day; one gets the lock, the others skip. `min_hold` keeps the key for
-//! a while even if the job is quick, so that an instance whose clock is late does not run it again.
-//! An outage of Redis is not "somebody else runs it": `on_error` is for that.
+//! Every instance starts the job at the same time of day. One gets the lock, the others skip the
+//! job. `min_hold` keeps the key for a while even if the job is quick, so that an instance with a
+//! late clock does not run it again. An outage of Redis does not mean that another instance runs
+//! the job: `on_error` handles it.
 
 use lock_core::{Error, LockClient, distributed_lock, store::RedisStore};
 
@@ -22,7 +23,7 @@ fn skip(_: Error) {
 }
 
 fn alarm(error: Error) {
-    println!("NOT run, and nobody else may have: {error}");
+    println!("NOT run here, and perhaps nowhere: {error}");
 }
 
 #[tokio::main]

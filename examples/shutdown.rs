@@ -1,7 +1,7 @@
 //! How do I stop without leaving locks to their ttl?
 //!
-//! On SIGTERM: stop accepting work, then drain. Holders get time to finish, waiters are told at once, and the
-//! releases are confirmed before the process ends.
+//! On SIGTERM: stop accepting work, then drain. Holders get time to finish, waiters get an error at
+//! once, and the releases are confirmed before the process ends.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! How do I test code that locks, without Redis?
 //!
-//! Two clients on clones of one `MemoryStore` are two processes on one server. `LockClient::scope`
-//! takes the place of `install`, so that each test has its own client. With the feature `test-util`, leases
-//! follow a paused tokio clock.
+//! Two clients on clones of one `MemoryStore` behave like two processes on one server.
+//! `LockClient::scope` takes the place of `install`, so that each test has its own client. With the
+//! feature `test-util`, leases follow a paused tokio clock.
 
 use lock_core::{Error, LockClient, distributed_lock, store::MemoryStore};
 

@@ -86,7 +86,7 @@ const tests = {
     assert.equal(await text('page-instance'), 'instance-1');
     await shows('stock', 100);
     for (const url of requested) {
-      assert.ok(servers.origins.includes(new URL(url).origin), `asked for ${url}`);
+      assert.ok(servers.origins.includes(new URL(url).origin), `requested ${url}`);
     }
     assert.deepEqual(complaints, []);
   },
@@ -108,7 +108,7 @@ const tests = {
     await picture('macro');
   },
 
-  async 'layer: ten presses at once give one order, the others are told so'() {
+  async 'layer: ten presses at once give one order and nine conflicts'() {
     await open();
     await choose('layer', 8);
     await pressTen();

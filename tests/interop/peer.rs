@@ -1,7 +1,8 @@
 //! Holds or tries a lock for a test in another language.
 //!
 //! ```text
-//! lock-peer hold URL KEY   takes the lock at once, prints `held` or `busy`, releases when standard input ends, prints `released`
+//! lock-peer hold URL KEY   takes the lock at once and prints `held` or `busy`; when standard input
+//!                          ends, releases it and prints `released` with what the release found
 //! lock-peer wait URL KEY   the same, but waits up to ten seconds
 //! ```
 //!

@@ -1,4 +1,4 @@
-// node-redlock against ours: each sees what the other holds.
+// node-redlock and this library exclude each other.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createInterface } from "node:readline";
@@ -12,7 +12,7 @@ const redis = new Redis(url);
 const redlock = new Redlock([redis], { retryCount: 0 });
 after(() => redis.quit());
 
-// Our side: a process that holds a lock until it is told to let go.
+// A process that holds a lock of this library until its input ends.
 function peer(how, key) {
   const child = spawn(process.env.LOCK_PEER, [how, url, key], {
     stdio: ["pipe", "pipe", "inherit"],
@@ -28,26 +28,26 @@ function peer(how, key) {
 }
 
 test("node-redlock is refused while we hold, and served after", async () => {
-  const ours = peer("hold", "order:node-1");
-  assert.equal(await ours.says(), "held");
+  const holder = peer("hold", "order:node-1");
+  assert.equal(await holder.says(), "held");
   await assert.rejects(redlock.acquire(["lock:order:node-1"], 30_000));
-  assert.equal(await ours.letGo(), "released InTime");
-  const theirs = await redlock.acquire(["lock:order:node-1"], 30_000);
-  await theirs.release();
+  assert.equal(await holder.letGo(), "released InTime");
+  const foreign = await redlock.acquire(["lock:order:node-1"], 30_000);
+  await foreign.release();
 });
 
 test("we are refused while node-redlock holds, and leave it alone", async () => {
-  const theirs = await redlock.acquire(["lock:order:node-2"], 30_000);
+  const foreign = await redlock.acquire(["lock:order:node-2"], 30_000);
   const value = await redis.get("lock:order:node-2");
   assert.equal(await peer("hold", "order:node-2").says(), "busy");
   assert.equal(await redis.get("lock:order:node-2"), value);
-  await theirs.release();
+  await foreign.release();
 });
 
 test("we wait for node-redlock", async () => {
-  const theirs = await redlock.acquire(["lock:order:node-3"], 30_000);
-  const ours = peer("wait", "order:node-3");
-  await theirs.release();
-  assert.equal(await ours.says(), "held");
-  assert.equal(await ours.letGo(), "released InTime");
+  const foreign = await redlock.acquire(["lock:order:node-3"], 30_000);
+  const holder = peer("wait", "order:node-3");
+  await foreign.release();
+  assert.equal(await holder.says(), "held");
+  assert.equal(await holder.letGo(), "released InTime");
 });

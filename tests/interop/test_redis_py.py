@@ -1,4 +1,4 @@
-"""redis-py's Lock and the hand-typed command against ours: each sees what the other holds."""
+"""redis-py's Lock, a hand-typed SET and this library exclude each other."""
 
 import os
 import re
@@ -13,7 +13,7 @@ TOKEN = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-
 
 
 class Peer:
-    """Our side: a process that holds a lock until it is told to let go."""
+    """A process that holds a lock of this library until its input ends."""
 
     def __init__(self, how, key):
         self.process = subprocess.Popen(
@@ -49,7 +49,7 @@ class RedisPy(unittest.TestCase):
     def lock(self):
         return Lock(self.redis, f"lock:{self.key}", timeout=30)
 
-    def test_our_token_stands_in_the_plain_key_with_our_ttl(self):
+    def test_our_token_is_in_the_plain_key_with_our_ttl(self):
         peer = self.peer("hold")
         self.assertEqual(peer.says(), "held")
         self.assertRegex(self.redis.get(f"lock:{self.key}"), TOKEN)
@@ -81,12 +81,12 @@ class RedisPy(unittest.TestCase):
         self.assertTrue(lock.owned())
         lock.release()
 
-    def test_we_are_refused_while_a_hand_typed_key_stands(self):
+    def test_we_are_refused_while_a_hand_typed_key_exists(self):
         self.assertTrue(self.redis.set(f"lock:{self.key}", "x", nx=True, px=30_000))
         self.assertEqual(self.peer("hold").says(), "busy")
         self.assertEqual(self.redis.get(f"lock:{self.key}"), "x")
 
-    def test_we_wait_for_redis_py_though_it_tells_nobody(self):
+    def test_we_wait_for_redis_py_though_it_sends_no_message(self):
         lock = self.lock()
         self.assertTrue(lock.acquire(blocking=False))
         peer = self.peer("wait")

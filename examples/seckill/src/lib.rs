@@ -8,6 +8,7 @@
 //! The binary `seckill` is such a process; `demo` starts several and puts them under load.
 
 pub mod db;
+mod error;
 pub mod payment;
 pub mod process;
 pub mod routes;

@@ -19,7 +19,7 @@ impl PaymentCheck {
         Self { latency }
     }
 
-    /// Everybody can pay.
+    /// Every user can pay.
     pub async fn check(&self, _user: u32) {
         tokio::time::sleep(self.latency).await;
     }

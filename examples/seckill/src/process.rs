@@ -1,4 +1,4 @@
-//! What both binaries have to do with the operating system: signals, logs, the last words.
+//! Signals, logs and exit messages of both binaries.
 
 use std::error::Error;
 use std::io::{self, Write};
@@ -14,25 +14,25 @@ pub const READY: &str = "listening on ";
 /// Without sqlx's remarks on slow statements: under load, writers wait for each other.
 const DEFAULT_FILTER: &str = "warn,sqlx::query=error";
 
-/// Logs go to standard error: warnings, or what `RUST_LOG` asks for.
+/// Logs go to standard error: warnings, or what `RUST_LOG` selects.
 pub fn init_tracing() {
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
 }
 
-/// Tells whoever has started this process where it listens.
+/// Tells the parent process where this process listens.
 ///
 /// # Errors
 ///
-/// When nobody reads standard output any more.
+/// When standard output is closed.
 pub fn announce(address: SocketAddr) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{READY}http://{address}")?;
     stdout.flush()
 }
 
-/// Ready when somebody wants this process to end: Ctrl-C, `kill`, or the terminal is closed.
+/// Ready when this process should end: Ctrl-C, `kill`, or a closed terminal.
 ///
 /// # Panics
 ///
@@ -59,7 +59,7 @@ pub fn failed(error: &dyn Error) -> ExitCode {
         text.push_str(&format!("\n  because: {error}"));
         cause = error.source();
     }
-    // With standard error closed there is nobody left to tell.
+    // If standard error is closed, the message is lost.
     writeln!(io::stderr(), "{text}").ok();
     ExitCode::FAILURE
 }

@@ -9,6 +9,7 @@ use lock_core::{Lease, LockClient, distributed_lock};
 use serde::Serialize;
 
 use crate::db::{Database, NewOrder, Order};
+pub use crate::error::OrderError;
 use crate::payment::PaymentCheck;
 
 /// Takes orders.
@@ -29,24 +30,6 @@ pub enum Outcome {
     Ordered(Order),
     /// The user has had it before. Pressing twice is not an error.
     AlreadyOrdered(Order),
-}
-
-/// Why there is no order.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OrderError {
-    /// Nothing left.
-    #[error("the voucher is sold out")]
-    SoldOut,
-    /// Somebody else acted for the same user while we believed that we held the lock.
-    #[error("another holder of the lock has acted meanwhile; nothing was ordered")]
-    Overtaken,
-    /// The lock was not to be had, or was lost.
-    #[error(transparent)]
-    Lock(#[from] lock_core::Error),
-    /// The database failed.
-    #[error("the database failed")]
-    Database(#[from] sqlx::Error),
 }
 
 impl OrderService {

@@ -1,6 +1,6 @@
 //! The demo behind a real nginx.
 //!
-//! `cargo test` leaves it out, as it needs a program that nothing else here does: `make test-nginx`.
+//! `cargo test` leaves it out because no other test needs nginx: run `make test-nginx`.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -39,7 +39,7 @@ impl Drop for Demo {
 fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody may listen any more.
+        // The receiver may be gone.
         BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
     });
     lines
@@ -86,7 +86,7 @@ fn nginx_in_front_changes_nothing() {
         }
     }
 
-    // The one address that is told is nginx's, and both instances are behind it.
+    // The demo prints only nginx's address, and both instances are behind it.
     let mut told = std::iter::from_fn(|| told.recv_timeout(AT_ONCE).ok());
     let address = told.find_map(|line| line.trim().strip_prefix("http://").map(str::to_owned));
     let address = address.expect("the demo stays, and says where");

@@ -6,9 +6,9 @@ use serde::{Serialize, Serializer};
 use sqlx::{Any, Executor, Transaction};
 
 use super::Database;
-use crate::service::OrderError;
+use crate::error::OrderError;
 
-/// One order as it stands in the database.
+/// One order, as stored in the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Order {
     /// The number on the receipt.

@@ -1,4 +1,4 @@
-//! What a client is told when there is no order.
+//! The response when there is no order.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -8,7 +8,7 @@ use lock_tower::LockRejection;
 use serde_json::json;
 use tracing::error;
 
-use crate::service::OrderError;
+use crate::error::OrderError;
 
 impl IntoResponse for OrderError {
     fn into_response(self) -> Response {

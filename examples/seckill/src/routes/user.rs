@@ -4,7 +4,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
 
-/// Carries the user's number. It stands in for a session: a real service verifies something here.
+/// Carries the user's number in place of a session: a real service verifies something here.
 pub const USER_HEADER: HeaderName = HeaderName::from_static("x-user-id");
 
 /// The user who sent the request, or 401.

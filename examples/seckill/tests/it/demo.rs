@@ -138,7 +138,7 @@ impl Staying {
         assert_eq!(self.all_gone.recv_timeout(LIMIT), Err(RecvTimeoutError::Disconnected));
         for address in &self.addresses {
             let address = address.split('/').nth(2).unwrap();
-            TcpStream::connect(address).expect_err("somebody still listens");
+            TcpStream::connect(address).expect_err("the port still accepts connections");
         }
     }
 }

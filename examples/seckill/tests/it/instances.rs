@@ -90,7 +90,7 @@ async fn a_request_that_follows_the_answer_at_once_meets_no_stale_lock() {
 }
 
 #[tokio::test]
-async fn without_redis_nothing_is_ordered_and_nobody_is_told_busy() {
+async fn without_redis_nothing_is_ordered_and_no_user_gets_busy() {
     let mut shop = TwoInstances::start().await;
     shop.redis.kill();
     for mode in ["macro", "layer"] {

@@ -30,7 +30,7 @@ fn order(mode: &str, users: &[&str]) -> Request<Body> {
 async fn a_stranger_gets_401_and_does_not_touch_the_key() {
     let shop = Shop::with_stock(5).await;
     let (voucher, user) = (VOUCHER, 7);
-    // With the key held, whoever asks for it is told that it is busy.
+    // While the key is held, a request for it gets 409.
     let held = shop.locks.mutex(key!("order:<voucher>:<user>")).lock().await.unwrap();
     let busy = send(&shop, order("layer", &["7"])).await;
     assert_eq!(busy.status(), StatusCode::CONFLICT);

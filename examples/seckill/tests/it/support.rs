@@ -71,7 +71,7 @@ pub(crate) async fn instance(name: &str, redis: &str, database: &str) -> (ChildP
     (process, line.rsplit(' ').next().unwrap().to_owned())
 }
 
-/// Somebody with a finger on the button.
+/// A user who presses the button.
 #[derive(Clone)]
 pub(crate) struct Browser(Client<HttpConnector, Empty<Bytes>>);
 

@@ -1,6 +1,5 @@
 //! Many users who press the button several times at once.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,24 +15,15 @@ use hyper_util::rt::TokioExecutor;
 use indicatif::{ProgressBar, ProgressStyle};
 use seckill::db::{Audit, Database};
 use seckill::routes::USER_HEADER;
-use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::BoxError;
 use crate::cli::Options;
+use crate::error::BoxError;
 use crate::fleet::Fleet;
+use crate::mode::Mode;
 
 /// Longer than any honest answer takes; what is later counts as an error.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-
-/// A way to order, and the first part of its route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
-    None,
-    Macro,
-    Layer,
-}
 
 /// What came of one mode.
 #[derive(Debug)]
@@ -47,20 +37,6 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
     /// Of every answer, ascending.
     pub(crate) latencies: Vec<Duration>,
-}
-
-impl Mode {
-    pub(crate) const ALL: [Self; 3] = [Self::None, Self::Macro, Self::Layer];
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::None => "none",
-            Self::Macro => "macro",
-            Self::Layer => "layer",
-        })
-    }
 }
 
 /// Puts one mode after the other under the same load, each with a voucher of its own.

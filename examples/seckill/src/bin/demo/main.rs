@@ -1,11 +1,12 @@
 //! Puts several instances of the service under load and shows what the lock is worth.
 
 mod cli;
+mod error;
 mod fleet;
 mod load;
+mod mode;
 mod report;
 
-use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,11 +15,9 @@ use lock_testkit::{RedisServer, run_standalone};
 use seckill::process;
 
 use self::cli::{Cli, Command, Options};
+use self::error::BoxError;
 use self::fleet::{Fleet, child};
 use self::report::Report;
-
-/// Whatever went wrong: at this level it is only told.
-type BoxError = Box<dyn Error + Send + Sync>;
 
 /// 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;

@@ -8,7 +8,8 @@ use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
 use crate::cli::Options;
-use crate::load::{Mode, Outcome};
+use crate::load::Outcome;
+use crate::mode::Mode;
 
 /// With fewer users than this, luck alone may keep the unlocked service from doing damage.
 const ENOUGH_FOR_DAMAGE: u32 = 20;
@@ -210,7 +211,8 @@ mod tests {
 
     use super::{Report, percentile, without_password};
     use crate::cli::{Cli, Options};
-    use crate::load::{Mode, Outcome};
+    use crate::load::Outcome;
+    use crate::mode::Mode;
 
     /// What is said about one mode in which `users` users have `orders` orders in all.
     fn broken(mode: Mode, orders: i64, users: i64, errors: u64) -> Vec<String> {

@@ -13,7 +13,7 @@ use seckill::server::{Config, Server};
 use tokio::process;
 use tokio::task::spawn_blocking;
 
-use crate::BoxError;
+use crate::error::BoxError;
 
 /// A program that has not said that it is ready by then will not.
 const START_LIMIT: Duration = Duration::from_secs(20);

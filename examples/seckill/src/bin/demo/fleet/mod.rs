@@ -17,9 +17,9 @@ use seckill::db::Database;
 use seckill::process::READY;
 use tempfile::TempDir;
 
-use crate::BoxError;
 use crate::cli::Options;
-use crate::load::Mode;
+use crate::error::BoxError;
+use crate::mode::Mode;
 
 /// The running processes, and what is needed to talk to them.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Fleet {
         })
     }
 
-    /// Starts what the options ask for. Whatever becomes of it, [`stop`](Self::stop) afterwards.
+    /// Starts what the options request. Call [`stop`](Self::stop) afterwards, also after an error.
     pub(crate) async fn start(&mut self, options: &Options) -> Result<(), BoxError> {
         let directory = self.directory.path();
         if let Some(url) = &options.redis {
@@ -100,7 +100,7 @@ impl Fleet {
         self.database.as_ref().expect("BUG: used before it was started")
     }
 
-    /// The voucher of this run for a mode. The name of the directory is nobody else's.
+    /// The voucher of this run for a mode. The directory's name is unique to this run.
     pub(crate) fn voucher(&self, mode: Mode) -> String {
         let run = self.directory.path().file_name().unwrap_or_default().to_string_lossy();
         format!("{run}-{mode}")
@@ -140,7 +140,7 @@ async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<ChildPr
     command
         .args(["--listen", &format!("127.0.0.1:{port}"), "--name", &format!("instance-{number}")])
         .args(["--peers", &shared.peers, "--payment-ms", &shared.payment_ms.to_string()])
-        // By the environment: these may hold passwords, and everybody can read a command line.
+        // By the environment: these may hold passwords, and any user can read a command line.
         .env("REDIS_URL", shared.redis)
         .env("DATABASE_URL", shared.database);
     let started = child::start(&mut command, READY).await;

@@ -6,7 +6,7 @@ use std::path::Path;
 use lock_testkit::{ChildProcess, free_port};
 
 use super::{child, program};
-use crate::BoxError;
+use crate::error::BoxError;
 
 /// As it stands there: two instances on fixed ports.
 const CONFIGURATION: &str = include_str!("../../../../nginx.conf");

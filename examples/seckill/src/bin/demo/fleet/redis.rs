@@ -3,7 +3,7 @@
 use lock_testkit::ChildProcess;
 
 use super::{child, program};
-use crate::BoxError;
+use crate::error::BoxError;
 
 pub(super) async fn start() -> Result<(ChildProcess, String), BoxError> {
     let program =
