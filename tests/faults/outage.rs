@@ -5,7 +5,9 @@ use std::time::Instant;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions};
-use lock_testkit::{Action, Experiment, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_testkit::{
+    Action, Experiment, Op, Proxy, RedisServer, client, eventually, is_due, ms, within,
+};
 
 /// What a loaded machine may add to a bound.
 const SLACK: u64 = 600;
@@ -203,28 +205,48 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
 /// A server that is loading did nothing for anybody, nor for the one who goes on with the token of another.
 #[tokio::test]
 async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
+    let mut rounds = Vec::new();
+    let are_known = |rounds: &[([ErrorKind; 2], usize)]| {
+        rounds.iter().any(|(kinds, refused)| *kinds == [ErrorKind::Unavailable; 2] && *refused > 2)
+    };
+    while is_due(rounds.len(), 1, are_known(&rounds)) {
+        rounds.push(refused_to_two_waiters().await);
+    }
+    assert!(are_known(&rounds), "{rounds:?}");
+}
+
+/// The errors of two waiters, one behind the other, whose claims are refused, and how many calls were
+/// refused. The last claim of a waiter may be on its way when the wait ends. Then its outcome is
+/// unknown.
+async fn refused_to_two_waiters() -> ([ErrorKind; 2], usize) {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (holder, client) = (client(&server.url()).await, client(&proxy.url()).await);
     let guard = holder.mutex("k").lock().await.unwrap();
     // Whoever has found it taken asks for a place at once.
-    let look = client.mutex("k").with_wait(ms(200)).lock().await;
-    assert!(look.unwrap_err().is_busy());
+    let mut looks = 0;
+    while !client.mutex("k").with_wait(ms(200)).lock().await.unwrap_err().is_busy() {
+        looks += 1;
+        assert!(is_due(looks, 1, false), "it is taken");
+    }
     wait_idle(&client).await;
     guard.release().await.unwrap();
 
     let loading = Action::Refuse("LOADING Redis is loading the dataset in memory");
     let refused = proxy.rule(Op::Acquire, loading).always();
     let waiters = [300, 600].map(|wait| tokio::spawn(client.mutex("k").with_wait(ms(wait)).lock()));
-    for waiter in waiters {
+    let mut kinds = [ErrorKind::Unavailable; 2];
+    for (waiter, kind) in waiters.into_iter().zip(&mut kinds) {
         let (outcome, _) = within("an answer", ms(600 + SLACK), waiter).await;
         let error = outcome.unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.is_store_failure(), "{error:?}");
+        *kind = error.kind();
     }
-    assert!(refused.hits() > 2);
+    let calls = refused.hits();
     refused.end();
     wait_idle(&client).await;
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+    (kinds, calls)
 }
 
 /// `drain` while a renewal is under way, and with a store that does not answer.

@@ -4,7 +4,7 @@ use std::thread::sleep;
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::{Contest, LoggedEvent};
+use crate::support::contest::{Contest, Field, LoggedEvent};
 use crate::support::history::History;
 use crate::support::worker::Worker;
 
@@ -36,10 +36,11 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
         tasks: 4,
         work: 5_000,
         renewed: RENEWED,
-        events: &[(HANDOVERS, 101, History::handovers), (LONG_TURNS, 1, History::renewed_turns)],
+        events: &[CONTENTION[0], (HANDOVERS, 101, History::handovers), CONTENTION[2]],
         ..Contest::new("calm", 20, ms(seconds * 1_000))
     };
-    let outcome = contest.run(|field| field.wait(&experiment));
+    let outcome = contest
+        .run_calmly(|field| field.wait(&experiment), |outcome| outcome.lost + outcome.failed);
     let words = outcome.words();
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
     let handovers = outcome.history.check();
@@ -134,14 +135,16 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
         Experiment::new(22, "no error that a user sees", "SCRIPT FLUSH every ms", &events);
     let span = ms(scale(3) as u64 * 1_000);
     let contest = Contest { events: &CONTENTION[..2], ..Contest::new("scripts", 3, span) };
-    let outcome = contest.run(|field| {
+    let disturb = |field: &mut Field| {
         let mut cli = field.server.connect();
         while !field.is_over(ms(0), &experiment) {
-            let () = cli.run("SCRIPT FLUSH").unwrap();
+            let () = field.timed(|_| cli.run("SCRIPT FLUSH").unwrap());
             experiment.saw("flushes", 1);
             sleep(ms(1));
         }
-    });
+    };
+    let outcome =
+        contest.run_calmly(disturb, |outcome| outcome.busy + outcome.lost + outcome.failed);
     let words = outcome.words();
     let handovers = outcome.history.check();
     assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");

@@ -68,6 +68,8 @@ const LONG_TTL: Duration = ms(60_000);
 /// A pulse that is later than this tells that the machine stood still, which no client can tell from a fault: one that is 50 ms
 /// late says that it does not know.
 const STALL: Duration = ms(40);
+/// A cell is tried this often on a machine that stands still again and again.
+const MOST_ATTEMPTS: usize = 20;
 /// For how long nothing passes, if it happens once.
 const DARK: Duration = ms(400);
 
@@ -154,7 +156,7 @@ impl Bench {
             // Ours: it is reported, or was no one's fault.
             panics().fetch_sub(1, Ordering::AcqRel);
             let stalled = self.stalled.get().is_some_and(|at| at >= begun);
-            if !stalled || attempt == 5 {
+            if !stalled || attempt == MOST_ATTEMPTS {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.into()));
                 return Err(text.unwrap_or_default());

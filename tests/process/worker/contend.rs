@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::{Error, FencingToken, Lease, LockClient, LockOptions};
@@ -18,6 +18,8 @@ use crate::{Args, say};
 
 /// Two readings of a clock in a row take no longer, unless the process is stopped in between. In nanoseconds.
 const SOON: u128 = 5_000_000;
+/// How often a process looks whether it gets to run.
+const PULSE: Duration = Duration::from_millis(10);
 /// Long work looks at its lease this often.
 const STEP: Duration = Duration::from_millis(40);
 /// Where leases are to be renewed, so many tasks of each process hold them for longer than their ttl, each on a key of its own.
@@ -34,6 +36,8 @@ struct Contest {
     bound: bool,
     /// Whether no more turns are to begin.
     is_over: AtomicBool,
+    /// By how many milliseconds a timer was late at most.
+    stalled: AtomicU64,
 }
 
 #[derive(Default)]
@@ -68,8 +72,11 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         wait: args.millis("wait"),
         bound: args.number("bound") == 1,
         is_over: AtomicBool::new(false),
+        stalled: AtomicU64::new(0),
         dir,
     });
+    let watched = Arc::clone(&contest);
+    tokio::spawn(async move { watched.watch().await });
     let mut running = Vec::new();
     // Where there are more keys than tasks, each goes from key to key.
     let (first, step) = if keys > tasks { (u64::from(std::process::id()), 1) } else { (0, 0) };
@@ -93,8 +100,10 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         all.add(task.await.unwrap());
     }
     let Counts { busy, lost, failed, unknown, late, overrun, failure } = all;
+    let stalled = contest.stalled.load(Ordering::Relaxed);
     say(&format!(
-        "done busy={busy} lost={lost} failed={failed} unknown={unknown} late={late} overrun={overrun} {failure:?}"
+        "done busy={busy} lost={lost} failed={failed} unknown={unknown} late={late} \
+         overrun={overrun} stalled={stalled} {failure:?}"
     ));
 }
 
@@ -197,6 +206,16 @@ impl Contest {
         let (at, written) = self.resource.write(key, before + 1, turn.token);
         turn.wrote(at, written.is_ok());
         turn.done();
+    }
+
+    /// Measures for how long this process does not run.
+    async fn watch(&self) {
+        loop {
+            let due = now() + PULSE.as_nanos();
+            tokio::time::sleep(PULSE).await;
+            let late = u64::try_from(now().saturating_sub(due) / 1_000_000).unwrap();
+            self.stalled.fetch_max(late, Ordering::Relaxed);
+        }
     }
 
     fn is_over(&self) -> bool {
