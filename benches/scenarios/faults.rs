@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
+use lock_testkit::Signal;
 
 use super::rounds::waiting;
 use crate::peers::{Config, FENCED, Kind, RSLOCK, TTL, UNFENCED};
@@ -100,17 +100,17 @@ async fn hand_off(run: &Run, kind: &Kind, first: First) -> u64 {
     let mut holder = Worker::start(kind, &config).await;
     let mut ahead = Worker::start(kind, &config).await;
     let mut last = Worker::start(kind, &config).await;
-    holder.ask(&key).await;
+    holder.ask(&key);
     let held = holder.entered().await;
     if first != First::None {
-        ahead.ask(&key).await;
+        ahead.ask(&key);
         tokio::time::sleep(SETTLE).await;
     }
-    last.ask(&key).await;
+    last.ask(&key);
     tokio::time::sleep(SETTLE).await;
     let mut ahead = match first {
         First::Killed => {
-            ahead.kill().await;
+            ahead.kill();
             None
         }
         First::Paused => {
@@ -188,11 +188,11 @@ async fn after_kill(run: &Run, kind: &Kind) -> u64 {
     let config = Config::with_ttl(&run.server.url, SHORT_TTL);
     let mut holder = Worker::start(kind, &config).await;
     let mut next = Worker::start(kind, &config).await;
-    holder.ask("fault").await;
+    holder.ask("fault");
     let entry = holder.entered().await;
-    next.ask("fault").await;
+    next.ask("fault");
     tokio::time::sleep(SETTLE).await;
-    holder.kill().await;
+    holder.kill();
     let killed = now();
     let expiry = run.server.expiry_of_lock().await;
     let entered = next.entered().await;

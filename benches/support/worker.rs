@@ -1,14 +1,14 @@
 //! Worker processes: this program with a hidden option. It reads jobs as lines from stdin and
 //! writes answers to stdout.
 
-use std::process::Stdio;
+use std::fmt;
+use std::io::Write;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines, Stdin};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use lock_testkit::{ChildProcess, Line, Signal};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::sync::{Barrier, watch};
 
 use super::clock::{MS, Timer, now, process_cpu};
@@ -19,8 +19,6 @@ use crate::peers::{self, Config, Kind, Peer};
 
 /// The first option of this program when it is a worker process.
 pub(crate) const HIDDEN_OPTION: &str = "--as-worker";
-/// Bytes of a section on the pipe.
-const SECTION_LEN: usize = 20;
 /// How far ahead the start of a race lies, so that all workers know of it before.
 const BARRIER: u64 = 30 * MS;
 /// How long after the end of a race a waiter may take to get the lock once more. Some peers would
@@ -59,42 +57,21 @@ pub(crate) enum End {
     Failed,
 }
 
-/// The parent's end of a worker process; killed on drop, and when we die.
-pub(crate) struct Worker {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+/// The parent's end of a worker process.
+pub(crate) struct Worker(ChildProcess);
 
 impl Worker {
     pub(crate) async fn start(kind: &Kind, config: &Config) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([HIDDEN_OPTION, kind.name, &config.url, &config.ttl.as_millis().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut worker = Self { child, input, output };
-        assert_eq!(worker.hear().await["ready"], true);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let ttl = config.ttl.as_millis().to_string();
+        command.args([HIDDEN_OPTION, kind.name, &config.url, &ttl]);
+        let worker = Self(ChildProcess::spawn(&mut command).unwrap());
+        assert_eq!(worker.0.next_line().await, "ready");
         worker
     }
 
     pub(crate) async fn start_all(kind: &Kind, config: &Config, count: usize) -> Vec<Self> {
         join_all((0..count).map(|_| Self::start(kind, config))).await
-    }
-
-    async fn tell(&mut self, job: Value) {
-        self.input.write_all(format!("{job}\n").as_bytes()).await.unwrap();
-    }
-
-    async fn hear(&mut self) -> Value {
-        let mut line = String::new();
-        let read = self.output.read_line(&mut line).await.unwrap();
-        assert!(read > 0, "a worker process has ended: see its message above");
-        serde_json::from_str(&line).unwrap()
     }
 
     /// Lets all workers race for `key`.
@@ -108,11 +85,9 @@ impl Worker {
         let start = now() + BARRIER;
         for worker in workers.iter_mut() {
             let Race { waiters, hold, lasts } = race;
-            let job = json!({
-                "job": "race", "key": key, "start": start,
-                "waiters": waiters, "hold": hold, "lasts": lasts,
-            });
-            worker.tell(job).await;
+            let lasts = lasts.map_or_else(String::new, |lasts| format!(" lasts={lasts}"));
+            let job = format!("race key={key} start={start} waiters={waiters} hold={hold}{lasts}");
+            worker.0.tell(job);
         }
         let mut after = None;
         if let Some(lasts) = race.lasts {
@@ -130,66 +105,60 @@ impl Worker {
     }
 
     async fn sections(&mut self, process: u32) -> (Vec<Section>, End) {
-        let head = self.hear().await;
-        let count = head["sections"].as_u64().unwrap() as usize;
-        let mut bytes = vec![0; count * SECTION_LEN];
-        self.output.read_exact(&mut bytes).await.unwrap();
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
-        let section = |bytes: &[u8]| Section {
-            entry: number(&bytes[..8]),
-            exit: number(&bytes[8..16]),
-            process,
-            waiter: u32::from_le_bytes(bytes[16..].try_into().unwrap()),
-        };
-        let sections = bytes.chunks_exact(SECTION_LEN).map(section).collect();
-        let end = if head["failed"] == true {
-            End::Failed
-        } else if head["done"] == true {
-            End::Done
-        } else {
-            End::Waiting
+        let head = self.0.next_line().await;
+        let mut sections = Vec::new();
+        for _ in 0..head.number("sections") {
+            let line = self.0.next_line().await;
+            let mut numbers = line.split(' ').map(|number| number.parse().unwrap());
+            let mut next = || numbers.next().unwrap();
+            let (entry, exit, waiter) = (next(), next(), next() as u32);
+            sections.push(Section { entry, exit, process, waiter });
+        }
+        let end = match head.find("end").unwrap() {
+            "done" => End::Done,
+            "waiting" => End::Waiting,
+            _ => End::Failed,
         };
         (sections, end)
     }
 
     /// Lets the worker ask for `key`, and hold it until [`leave`](Self::leave).
-    pub(crate) async fn ask(&mut self, key: &str) {
-        self.tell(json!({ "job": "hold", "key": key })).await;
+    pub(crate) fn ask(&mut self, key: &str) {
+        self.0.tell(format!("hold key={key}"));
     }
 
     /// The stamp at which it got what it asked for.
     pub(crate) async fn entered(&mut self) -> u64 {
-        self.hear().await["entered"].as_u64().unwrap()
+        self.0.next_line().await.number("entered")
     }
 
     /// Ends the hold; gives the stamp of its end.
     pub(crate) async fn leave(&mut self) -> u64 {
-        self.tell(json!({ "job": "leave" })).await;
-        self.hear().await["left"].as_u64().unwrap()
+        self.0.tell("leave");
+        self.0.next_line().await.number("left")
     }
 
     /// Lets the worker hold `locks` keys at once; returns when it holds all.
     pub(crate) async fn hold_many(&mut self, locks: usize) -> u64 {
-        self.tell(json!({ "job": "hold_many", "locks": locks })).await;
-        self.hear().await["cpu"].as_u64().unwrap()
+        self.0.tell(format!("hold_many locks={locks}"));
+        self.0.next_line().await.number("cpu")
     }
 
     /// The CPU that the process has used, in nanoseconds, while it holds many.
     pub(crate) async fn leave_many(&mut self) -> u64 {
-        self.tell(json!({ "job": "leave" })).await;
-        let cpu = self.hear().await["cpu"].as_u64().unwrap();
-        assert_eq!(self.hear().await["left"], true);
+        self.0.tell("leave");
+        let cpu = self.0.next_line().await.number("cpu");
+        assert_eq!(self.0.next_line().await, "left");
         cpu
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id().unwrap().cast_signed()).unwrap();
-        kill_process(pid, signal).unwrap();
+        self.0.signal(signal);
     }
 
     /// SIGKILL; returns when the process, with its sockets, is gone.
-    pub(crate) async fn kill(mut self) {
-        self.child.kill().await.unwrap();
+    pub(crate) fn kill(mut self) {
+        self.0.kill();
     }
 }
 
@@ -202,10 +171,10 @@ pub(crate) fn work(name: &str, url: &str, ttl_ms: &str) {
         let peer = peers::named(name).unwrap().connect(&config).await;
         // What the first use of a lock costs is not what is measured.
         peer.section(&format!("warm:{}", std::process::id()), Box::pin(async {})).await;
-        say(&json!({ "ready": true })).await;
+        say("ready");
         let mut jobs = BufReader::new(tokio::io::stdin()).lines();
         while let Some(job) = next(&mut jobs).await {
-            match job["job"].as_str() {
+            match job.split(' ').next() {
                 Some("race") => race(&peer, &job).await,
                 Some("hold") => hold(&peer, &job, &mut jobs).await,
                 Some("hold_many") => hold_many(&peer, &job, &mut jobs).await,
@@ -217,25 +186,24 @@ pub(crate) fn work(name: &str, url: &str, ttl_ms: &str) {
     std::process::exit(0);
 }
 
-async fn next(jobs: &mut Lines<BufReader<Stdin>>) -> Option<Value> {
-    jobs.next_line().await.unwrap().map(|line| serde_json::from_str(&line).unwrap())
+async fn next(jobs: &mut Lines<BufReader<Stdin>>) -> Option<Line> {
+    jobs.next_line().await.unwrap().map(Line::from)
 }
 
-async fn say(answer: &Value) {
-    let mut out = tokio::io::stdout();
-    out.write_all(format!("{answer}\n").as_bytes()).await.unwrap();
-    out.flush().await.unwrap();
+fn say(answer: impl fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{answer}").unwrap();
+    out.flush().unwrap();
 }
 
-async fn race(peer: &Arc<dyn Peer>, job: &Value) {
-    let number = |name: &str| job[name].as_u64().unwrap();
-    let (start, hold) = (number("start"), number("hold"));
-    let end = job["lasts"].as_u64().map(|lasts| start + lasts);
+async fn race(peer: &Arc<dyn Peer>, job: &Line) {
+    let (start, hold) = (job.number("start"), job.number("hold"));
+    let end = job.find("lasts").map(|_| start + job.number("lasts"));
     Timer::new().until(start).await;
     let mut sections = Vec::new();
-    let waiters = (0..number("waiters") as u32).map(|waiter| {
+    let waiters = (0..job.number("waiters") as u32).map(|waiter| {
         let peer = Arc::clone(peer);
-        let key = job["key"].as_str().unwrap().to_owned();
+        let key = job.find("key").unwrap().to_owned();
         let done = Arc::new(Mutex::new(Vec::new()));
         sections.push(Arc::clone(&done));
         tokio::spawn(async move {
@@ -268,34 +236,31 @@ async fn race(peer: &Arc<dyn Peer>, job: &Value) {
         }
         None => Some(waiters.await),
     };
-    let failed = finished.iter().flatten().any(Result::is_err);
-    let done = finished.is_some() && !failed;
-    let mut bytes = Vec::new();
+    let end = match &finished {
+        None => "waiting",
+        Some(ended) if ended.iter().all(Result::is_ok) => "done",
+        Some(_) => "failed",
+    };
     let sections = sections.iter().flat_map(|done| std::mem::take(&mut *done.lock().unwrap()));
-    for Section { entry, exit, process: _, waiter } in sections {
-        bytes.extend(entry.to_le_bytes());
-        bytes.extend(exit.to_le_bytes());
-        bytes.extend(waiter.to_le_bytes());
-    }
-    say(&json!({ "sections": bytes.len() / SECTION_LEN, "done": done, "failed": failed })).await;
-    let mut out = tokio::io::stdout();
-    out.write_all(&bytes).await.unwrap();
-    out.flush().await.unwrap();
+    let lines: Vec<_> = sections
+        .map(|Section { entry, exit, waiter, .. }| format!("\n{entry} {exit} {waiter}"))
+        .collect();
+    say(format_args!("end={end} sections={}{}", lines.len(), lines.concat()));
 }
 
-async fn hold(peer: &Arc<dyn Peer>, job: &Value, jobs: &mut Lines<BufReader<Stdin>>) {
+async fn hold(peer: &Arc<dyn Peer>, job: &Line, jobs: &mut Lines<BufReader<Stdin>>) {
     let mut left = 0;
     let body = async {
-        say(&json!({ "entered": now() })).await;
+        say(format_args!("entered={}", now()));
         next(jobs).await;
         left = now();
     };
-    peer.section(job["key"].as_str().unwrap(), Box::pin(body)).await;
-    say(&json!({ "left": left })).await;
+    peer.section(job.find("key").unwrap(), Box::pin(body)).await;
+    say(format_args!("left={left}"));
 }
 
-async fn hold_many(peer: &Arc<dyn Peer>, job: &Value, jobs: &mut Lines<BufReader<Stdin>>) {
-    let locks = job["locks"].as_u64().unwrap() as usize;
+async fn hold_many(peer: &Arc<dyn Peer>, job: &Line, jobs: &mut Lines<BufReader<Stdin>>) {
+    let locks = job.number("locks") as usize;
     let all_held = Arc::new(Barrier::new(locks + 1));
     let (over, _) = watch::channel(false);
     let holders: Vec<_> = (0..locks)
@@ -312,10 +277,10 @@ async fn hold_many(peer: &Arc<dyn Peer>, job: &Value, jobs: &mut Lines<BufReader
         })
         .collect();
     all_held.wait().await;
-    say(&json!({ "cpu": process_cpu() })).await;
+    say(format_args!("cpu={}", process_cpu()));
     next(jobs).await;
-    say(&json!({ "cpu": process_cpu() })).await;
+    say(format_args!("cpu={}", process_cpu()));
     over.send(true).unwrap();
     join_all(holders).await.into_iter().for_each(Result::unwrap);
-    say(&json!({ "left": true })).await;
+    say("left");
 }

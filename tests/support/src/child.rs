@@ -77,10 +77,13 @@ impl ChildProcess {
         Line(self.lines.recv_timeout(PATIENCE).expect("a line of the process"))
     }
 
-    /// As [`line`](Self::line), for tests that wait for several processes at once.
+    /// The next line, however long it takes; for programs that wait for several processes at once.
+    ///
+    /// # Panics
+    ///
+    /// If the process ends before.
     pub async fn next_line(&self) -> Line {
-        let next = tokio::time::timeout(PATIENCE, self.lines.recv_async()).await;
-        Line(next.expect("a line in time").expect("a line of a process that runs"))
+        Line(self.lines.recv_async().await.expect("a line of the process"))
     }
 
     /// The next line that contains `text`; lines before it are dropped.
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn stopped_process_is_told_from_a_running_one() {
+    fn stopped_process_differs_from_a_running_one() {
         let process = shell("exec sleep 1000");
         assert!(!process.is_stopped());
         process.signal(Signal::STOP);
