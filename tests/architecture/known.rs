@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::sources::workspace;
+use crate::sources;
 
 /// `check path` per line; a line that is no longer needed fails the check.
 fn list() -> String {
-    let path = workspace().join("tests/architecture/known.txt");
-    std::fs::read_to_string(path).unwrap()
+    sources::list("known.txt")
 }
 
 /// What remains of `found` (by file) after the known exceptions of `check`.

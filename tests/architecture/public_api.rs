@@ -13,10 +13,8 @@ use quote::ToTokens;
 use syn::{Fields, ImplItem, Item, Type, Visibility};
 
 use crate::graph::{Krate, Meaning, Read, paths_in};
-use crate::sources::targets;
+use crate::sources::{list, targets};
 
-/// `package crate::Type` per line.
-const FOREIGN: &str = include_str!("foreign.txt");
 /// What is published.
 const PACKAGES: [&str; 3] = ["lock-core", "lock-macros", "lock-tower"];
 /// Crates that come with Rust, and our own, which share a version.
@@ -192,7 +190,9 @@ fn the_public_api_has_the_foreign_types_of_the_list() {
         }
     }
     assert_eq!(found.len(), PACKAGES.len());
-    let lines = FOREIGN.lines().filter(|line| !line.starts_with('#'));
+    // `package crate::Type` per line.
+    let list = list("foreign.txt");
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
     let listed: BTreeSet<String> = lines.map(str::to_owned).collect();
     let found: BTreeSet<String> = found
         .iter()

@@ -15,8 +15,16 @@ pub(crate) struct Target {
     pub(crate) dependencies: BTreeSet<String>,
 }
 
+/// The root of the workspace, as cargo gives it at run time: checkouts may share their builds.
 pub(crate) fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR");
+    let package = package.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    package.parent().unwrap().to_path_buf()
+}
+
+/// A list beside these tests.
+pub(crate) fn list(name: &str) -> String {
+    std::fs::read_to_string(workspace().join("tests/architecture").join(name)).unwrap()
 }
 
 /// `path` as it is written in messages and lists.
