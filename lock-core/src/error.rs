@@ -1,9 +1,9 @@
 //! One error type for every use of a lock, and one for configuration.
 //!
-//! [`Error`] is opaque: match on [`Error::kind`] or ask the predicates. Three answers are kept apart on
-//! purpose: *busy* (somebody else has the lock), *unavailable* (the store could not be asked) and
-//! *unknown* (it was asked and did not answer). An unknown outcome is never taken for success nor for
-//! "busy". No error names a key, a token or a password.
+//! [`Error`] is opaque: match on [`Error::kind`] or ask the predicates. Three answers are kept
+//! apart on purpose: *busy* (somebody else has the lock), *unavailable* (the store could not be
+//! asked) and *unknown* (it was asked and did not answer). An unknown outcome is never taken for
+//! success nor for "busy". No error names a key, a token or a password.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -16,7 +16,8 @@ use std::time::Duration;
 /// ```
 /// use lock_core::{ErrorKind, LockClient, store::MemoryStore};
 ///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = LockClient::builder(MemoryStore::new()).build()?;
 /// let held = client.mutex("report").lock().await?;
 ///
@@ -44,8 +45,8 @@ pub enum ErrorKind {
     /// Another owner has the lock, and it did not become free within `wait`.
     #[non_exhaustive]
     Busy {
-        /// A sensible pause before the next attempt: what the holder has left, at most a second, since
-        /// most holders are done earlier.
+        /// A sensible pause before the next attempt: what the holder has left, at most a second,
+        /// since most holders are done earlier.
         retry_after: Duration,
     },
     /// The client is shutting down and grants nothing any more.
@@ -54,8 +55,8 @@ pub enum ErrorKind {
     InvalidKey,
     /// An option is out of its bounds; the source is the [`ConfigError`] that names it.
     InvalidOptions,
-    /// The lease is over: it ended before the body did, or before [`extend`](crate::Lease::extend) was confirmed, or before a
-    /// nested call entered it.
+    /// The lease is over: it ended before the body did, or before [`extend`](crate::Lease::extend)
+    /// was confirmed, or before a nested call entered it.
     #[non_exhaustive]
     Lost {
         /// How it ended.
@@ -63,16 +64,17 @@ pub enum ErrorKind {
     },
     /// No client was given, and none is installed.
     NoClient,
-    /// The future was polled outside a tokio runtime, or the one that the client was given is gone, or a blocking call found
-    /// that the client's tasks run nowhere.
+    /// The future was polled outside a tokio runtime, or the one that the client was given is gone,
+    /// or a blocking call found that the client's tasks run nowhere.
     ///
     /// A release that ends so is made good where the client is used next.
     NoRuntime,
     /// The store could not be asked, or said that it cannot serve: nothing was done.
     Unavailable,
-    /// The store was asked, and did not answer in time or with an error that does not say what it did: it may or may not have
-    /// acted. Also the end of a wait that has a place in the queue and cannot reach the store any more: the lock may have been
-    /// handed to it. And a grant that came when nothing was left of its lease.
+    /// The store was asked, and did not answer in time or with an error that does not say what it
+    /// did: it may or may not have acted. Also the end of a wait that has a place in the queue and
+    /// cannot reach the store any more: the lock may have been handed to it. And a grant that came
+    /// when nothing was left of its lease.
     ///
     /// A lock that this leaves behind is released in the background as soon as the store answers.
     Unknown,
@@ -170,7 +172,8 @@ impl Error {
         Self::with(ErrorKind::Unavailable, what, Some(Arc::new(source)))
     }
 
-    /// What this means after an attempt that failed as `earlier`: that the last one did nothing does not tell what that one did.
+    /// What this means after an attempt that failed as `earlier`: that the last one did nothing
+    /// does not tell what that one did.
     pub(crate) fn after(self, earlier: &Self) -> Self {
         if earlier.is_unknown() {
             self.in_doubt("an earlier attempt may have been executed")
@@ -326,7 +329,8 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// A setting that cannot work, found when a client or store is built, or when an option is first used.
+/// A setting that cannot work, found when a client or store is built, or when an option is first
+/// used.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
     field: &'static str,

@@ -1,7 +1,7 @@
 //! How a lock is taken and kept.
 //!
-//! [`LockOptions`] are *overrides*: what is not set is inherited, from the call to the mutex, to the
-//! macro's or the layer's arguments, to the client's defaults, to the library's.
+//! [`LockOptions`] are *overrides*: what is not set is inherited, from the call to the mutex, to
+//! the macro's or the layer's arguments, to the client's defaults, to the library's.
 
 use std::time::Duration;
 
@@ -101,8 +101,9 @@ impl LockOptions {
         self
     }
 
-    /// Ends the lease after this long, however often it could be renewed: also that of a guard that was forgotten or is kept
-    /// somewhere, which without this bound is renewed for as long as its process lives.
+    /// Ends the lease after this long, however often it could be renewed: also that of a guard that
+    /// was forgotten or is kept somewhere, which without this bound is renewed for as long as its
+    /// process lives.
     #[must_use]
     pub const fn with_max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(Some(max_hold));
@@ -116,12 +117,12 @@ impl LockOptions {
         self
     }
 
-    /// Keeps the key taken at least this long, even if it is released earlier: for scheduled jobs, so
-    /// that another instance whose clock is late does not run the same job again. A crash, or the loss of the lease,
-    /// ends it when the ttl does.
+    /// Keeps the key taken at least this long, even if it is released earlier: for scheduled jobs,
+    /// so that another instance whose clock is late does not run the same job again. A crash, or
+    /// the loss of the lease, ends it when the ttl does.
     ///
-    /// It counts from the grant. More than `max_hold`, or than a `ttl` that is not renewed, is an error when the options are
-    /// used.
+    /// It counts from the grant. More than `max_hold`, or than a `ttl` that is not renewed, is an
+    /// error when the options are used.
     #[must_use]
     pub const fn with_min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = Some(Some(min_hold));
@@ -142,13 +143,16 @@ impl LockOptions {
         self
     }
 
-    /// Does not number the grant. This saves something only on stores where a number costs a round trip of its own. On
-    /// Redis the script that grants the lock also mints the number, so an unfenced grant costs the same as a fenced one.
+    /// Does not number the grant. This saves something only on stores where a number costs a round
+    /// trip of its own. On Redis the script that grants the lock also mints the number, so an
+    /// unfenced grant costs the same as a fenced one.
     ///
-    /// Without a number, a resource cannot tell a holder that was paused past the end of its lease from the present one.
-    /// Use this where a double run costs work but no data, or where a database constraint guards the data as well. The
-    /// lease's [`FencingToken`](crate::FencingToken) is 0, which every check of this crate refuses. Exclusion, renewal and
-    /// the order of service are the same, and holders with and without a number exclude each other.
+    /// Without a number, a resource cannot tell a holder that was paused past the end of its lease
+    /// from the present one. Use this where a double run costs work but no data, or where a
+    /// database constraint guards the data as well. The lease's
+    /// [`FencingToken`](crate::FencingToken) is 0, which every check of this crate refuses.
+    /// Exclusion, renewal and the order of service are the same, and holders with and without a
+    /// number exclude each other.
     #[must_use]
     pub const fn without_fencing(mut self) -> Self {
         self.fencing = Some(false);
@@ -205,10 +209,10 @@ impl LockOptions {
         }
     }
 
-    /// The terms that result, with the library's defaults below.
-    pub(crate) fn terms(self) -> Result<Terms, ConfigError> {
+    /// The options that result, with the library's defaults where nothing is set.
+    pub(crate) fn resolve(self) -> Result<ResolvedOptions, ConfigError> {
         let Self { ttl, wait, renewal, max_hold, min_hold, fencing } = self;
-        let terms = Terms {
+        let resolved = ResolvedOptions {
             ttl: ttl.unwrap_or(DEFAULT_TTL),
             wait: wait.unwrap_or(Wait::UpTo(DEFAULT_WAIT)),
             renewal: renewal.unwrap_or(true),
@@ -216,35 +220,35 @@ impl LockOptions {
             min_hold: min_hold.flatten(),
             fencing: fencing.unwrap_or(true),
         };
-        check_ttl(terms.ttl)?;
-        if let Wait::UpTo(wait) = terms.wait {
+        check_ttl(resolved.ttl)?;
+        if let Wait::UpTo(wait) = resolved.wait {
             if wait.is_zero() {
                 return Err(ConfigError::new("wait", "is zero: write `without_wait()`"));
             }
             bounded("wait", wait, "or write `wait_forever()`")?;
         }
-        if let Some(max_hold) = terms.max_hold {
+        if let Some(max_hold) = resolved.max_hold {
             bounded("max_hold", max_hold, "or write `without_max_hold()`")?;
         }
-        if let Some(min_hold) = terms.min_hold {
+        if let Some(min_hold) = resolved.min_hold {
             bounded("min_hold", min_hold, "or write `without_min_hold()`")?;
-            if terms.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
+            if resolved.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
                 return Err(ConfigError::new("min_hold", "is longer than `max_hold`"));
             }
-            if !terms.renewal && min_hold > terms.ttl {
+            if !resolved.renewal && min_hold > resolved.ttl {
                 return Err(ConfigError::new(
                     "min_hold",
                     "is longer than a `ttl` that is not renewed: the key would be free before",
                 ));
             }
         }
-        Ok(terms)
+        Ok(resolved)
     }
 }
 
 /// Options with nothing left to inherit, and within bounds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ResolvedOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Wait,
     pub(crate) renewal: bool,
@@ -253,7 +257,15 @@ pub(crate) struct Terms {
     pub(crate) fencing: bool,
 }
 
-/// A crashed holder blocks its key for this long; a pause of the process longer than it loses the lease.
+impl ResolvedOptions {
+    /// Whether to wait for another holder.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait != Wait::None
+    }
+}
+
+/// A crashed holder blocks its key for this long; a pause of the process longer than it loses the
+/// lease.
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
 /// Half the default ttl: a waiter gives up before a crashed holder's lease ends, and says so.
 const DEFAULT_WAIT: Duration = Duration::from_secs(5);
@@ -279,12 +291,49 @@ fn bounded(field: &'static str, span: Duration, or: &str) -> Result<(), ConfigEr
     Ok(())
 }
 
+/// The setters of [`LockOptions`] for a type that has `with_options`.
+macro_rules! option_setters {
+    ($($(#[$doc:meta])* $name:ident($($value:ident: $type:ty)?);)+) => {
+        $(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(self, $($value: $type)?) -> Self {
+                self.with_options($crate::LockOptions::new().$name($($value)?))
+            }
+        )+
+    };
+    () => {
+        $crate::options::option_setters! {
+            /// Sets how long the store keeps the lock without a renewal.
+            with_ttl(ttl: ::std::time::Duration);
+            /// Waits at most this long for another holder.
+            with_wait(wait: ::std::time::Duration);
+            /// Does not wait for another holder.
+            without_wait();
+            /// Waits until the lock is free.
+            wait_forever();
+            /// Lets the lease end after its ttl.
+            without_renewal();
+            /// Ends the lease after this long, however often it could be renewed.
+            with_max_hold(max_hold: ::std::time::Duration);
+            /// Keeps the key taken at least this long, even if it is released earlier.
+            with_min_hold(min_hold: ::std::time::Duration);
+            /// Numbers each grant with a [`FencingToken`](crate::FencingToken).
+            with_fencing();
+            /// Takes the lock without a number for the grant:
+            /// [`LockOptions::without_fencing`](crate::LockOptions::without_fencing).
+            without_fencing();
+        }
+    };
+}
+pub(crate) use option_setters;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn refused(options: LockOptions) -> &'static str {
-        options.terms().unwrap_err().field()
+        options.resolve().unwrap_err().field()
     }
 
     #[test]
@@ -298,7 +347,7 @@ mod tests {
         }
         let (one, two) = (Duration::from_secs(1), Duration::from_secs(2));
         assert_eq!(refused(new().with_max_hold(one).with_min_hold(two)), "min_hold");
-        new().with_max_hold(two).with_min_hold(one).terms().unwrap();
+        new().with_max_hold(two).with_min_hold(one).resolve().unwrap();
         assert_eq!(refused(new().with_ttl(one).with_min_hold(two).without_renewal()), "min_hold");
     }
 
@@ -309,11 +358,11 @@ mod tests {
             .with_max_hold(MAX_SPAN)
             .without_fencing();
         let call = LockOptions::new().without_wait().without_max_hold();
-        let terms = call.or(client).terms().unwrap();
-        assert_eq!(terms.ttl, Duration::from_secs(30));
-        assert_eq!(terms.wait, Wait::None);
-        assert_eq!(terms.max_hold, None);
-        assert!(terms.renewal && !terms.fencing);
-        assert!(call.with_fencing().or(client).terms().unwrap().fencing);
+        let resolved = call.or(client).resolve().unwrap();
+        assert_eq!(resolved.ttl, Duration::from_secs(30));
+        assert_eq!(resolved.wait, Wait::None);
+        assert_eq!(resolved.max_hold, None);
+        assert!(resolved.renewal && !resolved.fencing);
+        assert!(call.with_fencing().or(client).resolve().unwrap().fencing);
     }
 }

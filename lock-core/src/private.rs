@@ -1,16 +1,16 @@
-//! What generated code calls, and the ready key extractors of `lock-tower`. Not part of the public API: anything here may
-//! change in any release.
+//! What generated code calls, and the ready key extractors of `lock-tower`. Not part of the public
+//! API: anything here may change in any release.
 
 pub use ::core;
 pub use ::std;
 
 use std::sync::Arc;
 
-pub use crate::acquire::Entered;
-use crate::acquire::Wish;
 use crate::client::LockClient;
 use crate::error::Error;
 use crate::key::{IntoKey, Key, KeyPart, KeyWriter};
+use crate::lock::AcquireRequest;
+pub use crate::lock::Entered;
 use crate::options::LockOptions;
 
 /// Builds a key from a template's pieces.
@@ -50,7 +50,8 @@ impl Template {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if a value was refused or the name breaks a rule.
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if a value was refused or the name breaks a
+    /// rule.
     pub fn done(self) -> Result<Key, Error> {
         Key::from_template(self.name?, self.template)
     }
@@ -121,7 +122,7 @@ pub async fn acquire(
     options: LockOptions,
 ) -> Result<Entered, Error> {
     let client = client?;
-    Entered::enter(Wish::new(Arc::clone(&client.0), key, options)).await
+    Entered::enter(AcquireRequest::new(Arc::clone(&client.0), key, options)).await
 }
 
 /// A return type through which a lock error can be reported.
@@ -160,8 +161,8 @@ impl<E: From<Error>> FromLockError for E {
     }
 }
 
-/// Calls the function of `on_busy` or `on_error`, so that a closure's argument type is inferred and its
-/// result is checked where it stands.
+/// Calls the function of `on_busy` or `on_error`, so that a closure's argument type is inferred and
+/// its result is checked where it stands.
 pub fn hand_over<R, F: FnOnce(Error) -> R>(function: F, error: Error) -> R {
     function(error)
 }

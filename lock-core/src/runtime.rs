@@ -36,8 +36,8 @@ pub(crate) fn spawn_handle() -> Option<Handle> {
     SPAWN_HANDLE.with_borrow(Clone::clone).or_else(|| Handle::try_current().ok())
 }
 
-/// Tells whether a task still runs. The task keeps the [`AliveGuard`]; the flag falls when the guard
-/// is dropped: when the task ends, and when its runtime does.
+/// Tells whether a task still runs. The task keeps the [`AliveGuard`]; the flag falls when the
+/// guard is dropped: when the task ends, and when its runtime does.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AliveFlag(Arc<AtomicBool>);
 

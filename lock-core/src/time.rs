@@ -1,13 +1,14 @@
 //! The clock by which leases are judged, and the one place that reads it.
 //!
 //! A lease is a promise about elapsed time, so the clock must count the time that the machine
-//! spends suspended (the server's TTL runs on meanwhile) and must not follow the wall clock.
-//! Rust's own `Instant` stops in suspend on Linux, hence [`Instant`] here: `CLOCK_BOOTTIME` on Linux
-//! and Android, `CLOCK_MONOTONIC_RAW` on Apple's systems, the performance counter on Windows. Other systems get Rust's own: there
-//! a lease is believed in for too long if the machine was suspended meanwhile.
+//! spends suspended (the server's TTL runs on meanwhile) and must not follow the wall clock. Rust's
+//! own `Instant` stops in suspend on Linux, hence [`Instant`] here: `CLOCK_BOOTTIME` on Linux and
+//! Android, `CLOCK_MONOTONIC_RAW` on Apple's systems, the performance counter on Windows. Other
+//! systems get Rust's own: there a lease is believed in for too long if the machine was suspended
+//! meanwhile.
 //!
-//! With the feature `test-util`, code that runs under a *paused* tokio clock reads that one, so that
-//! tests can let leases expire without waiting. An unpaused clock is never replaced.
+//! With the feature `test-util`, code that runs under a *paused* tokio clock reads that one, so
+//! that tests can let leases expire without waiting. An unpaused clock is never replaced.
 
 use std::fmt;
 use std::future::Future;
@@ -21,8 +22,8 @@ use tokio::time::Sleep;
 
 /// A point on the boot-time clock of this machine.
 ///
-/// Comparable only with points read in the same boot of the same machine. Kept in nanoseconds, of which there are enough for
-/// 584 years.
+/// Comparable only with points read in the same boot of the same machine. Kept in nanoseconds, of
+/// which there are enough for 584 years.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Instant(u64);
 
@@ -101,8 +102,8 @@ pub(crate) async fn sleep_until_some(deadline: Option<Instant>) {
 }
 
 pin_project! {
-    /// A timer that is set when it is first needed, and not at all outside a runtime: there whoever waits depends
-    /// on being woken.
+    /// A timer that is set when it is first needed, and not at all outside a runtime: there whoever
+    /// waits depends on being woken.
     #[derive(Debug, Default)]
     pub(crate) struct Deadline {
         #[pin]
@@ -111,8 +112,8 @@ pin_project! {
 }
 
 impl Deadline {
-    /// Ready when the time is over: when `left` says `None`. That is asked when the timer is set and when it fires, so
-    /// that whoever polls often reads no clock.
+    /// Ready when the time is over: when `left` says `None`. That is asked when the timer is set
+    /// and when it fires, so that whoever polls often reads no clock.
     pub(crate) fn poll<F>(mut self: Pin<&mut Self>, mut left: F, cx: &mut Context<'_>) -> Poll<()>
     where
         F: FnMut() -> Option<Duration>,
@@ -164,7 +165,8 @@ mod boot {
     use nix::time::ClockId;
 
     pub(super) fn elapsed() -> Duration {
-        // Apple's CLOCK_MONOTONIC follows wall-clock adjustments; the raw one does not, and both count sleep.
+        // Apple's CLOCK_MONOTONIC follows wall-clock adjustments; the raw one does not, and both
+        // count sleep.
         ClockId::from_raw(nix::libc::CLOCK_MONOTONIC_RAW)
             .now()
             .map(Duration::from)
@@ -177,7 +179,8 @@ mod boot {
     use std::sync::LazyLock;
     use std::time::{Duration, Instant};
 
-    // Windows' performance counter counts sleep, so the standard clock will do. On other systems it may not.
+    // Windows' performance counter counts sleep, so the standard clock will do. On other systems it
+    // may not.
     #[allow(clippy::disallowed_methods)]
     static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -198,8 +201,8 @@ mod paused {
     /// The time of a paused tokio clock, placed on the boot-time axis; `None` if the clock runs.
     ///
     /// tokio does not say whether its clock is paused, but two readings of a paused one are equal.
-    /// Two equal readings of a running clock do no harm: it stands at the same place of the axis, unless the machine was suspended
-    /// since the first one.
+    /// Two equal readings of a running clock do no harm: it stands at the same place of the axis,
+    /// unless the machine was suspended since the first one.
     pub(super) fn now() -> Option<Duration> {
         tokio::runtime::Handle::try_current().ok()?;
         let (first, second) = (tokio::time::Instant::now(), tokio::time::Instant::now());

@@ -39,7 +39,8 @@ async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient, c
 enum Behind {
     Nobody,
     Holder,
-    /// One that gives it back between the last poll and the drop, so that the grant crosses the cancellation.
+    /// One that gives it back between the last poll and the drop, so that the grant crosses the
+    /// cancellation.
     Leaver,
 }
 

@@ -20,7 +20,8 @@ fn clients(store: &GatedStore<MemoryStore>) -> (LockClient, LockClient) {
     (gated, LockClient::builder(store.get_ref().clone()).build().unwrap())
 }
 
-/// What was asked for counts, though nobody confirmed it: the store is away for longer than the lock's own ttl.
+/// What was asked for counts, though nobody confirmed it: the store is away for longer than the
+/// lock's own ttl.
 #[tokio::test(start_paused = true)]
 async fn an_extension_without_an_answer_is_taken_back_after_a_long_outage() {
     let store = GatedStore::new(MemoryStore::new());

@@ -62,8 +62,8 @@ async fn a_lease_that_was_released_is_renewed_while_somebody_watches_it() {
     assert!(store.get_ref().is_empty());
 }
 
-/// A store that answers a call only when it has given up on the names that begin with "stuck", and that has all the patience
-/// that it is allowed: as one does whose request timeout is long.
+/// A store that answers a call only when it has given up on the names that begin with "stuck", and
+/// that has all the patience that it is allowed: as one does whose request timeout is long.
 #[derive(Clone, Debug)]
 struct Patient {
     inner: MemoryStore,
@@ -115,8 +115,9 @@ impl fmt::Display for Patient {
     }
 }
 
-/// Leases that are due together are renewed by one call, which ends when the last of them is answered: the others do not wait
-/// for that beyond their own patience, however long the store's is.
+/// Leases that are due together are renewed by one call, which ends when the last of them is
+/// answered: the others do not wait for that beyond their own patience, however long the store's
+/// is.
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_lost_that_was_renewed_together_with_one_that_hangs() {
     let secs = Duration::from_secs;

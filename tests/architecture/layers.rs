@@ -31,7 +31,6 @@ const FLOORS: &[&[&str]] = &[
         "sync.rs",
         "time.rs",
         "tracker.rs",
-        "token.rs",
     ],
 ];
 

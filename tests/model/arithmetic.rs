@@ -89,7 +89,7 @@ fn a_lease_ends_before_the_lock_expires() {
                     experiment.saw(SUSPENDED, 1);
                 }
             }
-            let was_lost = lease.told();
+            let was_lost = lease.end_reason();
             let valid = lease.check(at(now)).is_ok();
             assert!(!valid || was_lost.is_none(), "a lost lease stays lost");
             assert!(!valid || server(now) / 1_000 < expiry, "ttl {ttl} ms at {now} us");

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 
-use super::{Inner, LockClient};
-use crate::driver::BackgroundTask;
+use super::LockClient;
 use crate::error::ConfigError;
 use crate::options::LockOptions;
-use crate::registry::Registry;
+use crate::state::ClientState;
 use crate::store::Store;
 
 /// Builds a [`LockClient`].
@@ -26,12 +25,12 @@ pub struct LockClientBuilder {
 const MAX_NAMESPACE_LEN: usize = 64;
 
 impl LockClientBuilder {
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+    fn new(store: Arc<dyn Store>) -> Self {
         Self { store, namespace: "lock".to_owned(), defaults: LockOptions::new(), runtime: None }
     }
 
-    /// Puts `namespace` and a colon before each key. Services that share a store and must exclude each
-    /// other share the namespace; others must not.
+    /// Puts `namespace` and a colon before each key. Services that share a store and must exclude
+    /// each other share the namespace; others must not.
     ///
     /// Default: `lock`.
     pub fn with_namespace(mut self, namespace: impl Into<String>) -> Self {
@@ -47,8 +46,8 @@ impl LockClientBuilder {
 
     /// Runs the client's background tasks there.
     ///
-    /// Default: on the runtime of the first use. Give one of its own if bodies may block their runtime
-    /// for long: a `current_thread` runtime that is blocked renews nothing.
+    /// Default: on the runtime of the first use. Give one of its own if bodies may block their
+    /// runtime for long: a `current_thread` runtime that is blocked renews nothing.
     pub fn with_runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -63,21 +62,16 @@ impl LockClientBuilder {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let Self { store, namespace, defaults, runtime } = self;
         check_namespace(&namespace)?;
-        let terms = defaults.terms()?;
-        let janitor = Arc::default();
-        Ok(LockClient(Arc::new(Inner {
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            store,
-            namespace: namespace.into(),
-            defaults,
-            terms,
-            registry: Arc::new(Registry::new(Arc::clone(&janitor))),
-            renewer: Arc::default(),
-            janitor,
-            held: Arc::default(),
-            renewing: BackgroundTask::new(runtime.clone()),
-            cleaning: BackgroundTask::new(runtime),
-        })))
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let state = ClientState::new(id, store, namespace.into(), defaults, runtime)?;
+        Ok(LockClient(Arc::new(state)))
+    }
+}
+
+impl LockClient {
+    /// Starts to build a client on `store`.
+    pub fn builder(store: impl Store) -> LockClientBuilder {
+        LockClientBuilder::new(Arc::new(store))
     }
 }
 

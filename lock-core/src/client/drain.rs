@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Inner, LockClient};
+use super::LockClient;
 use crate::error::LostReason;
+use crate::state::ClientState;
 use crate::time::{Instant, timeout_at};
 
 /// What was left when [`LockClient::drain`] returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases are over for this process; their
-    /// ttl frees the keys.
+    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases are
+    /// over for this process; their ttl frees the keys.
     pub held: usize,
     /// Releases that the store had not confirmed. The ttl frees those keys.
     pub pending: usize,
@@ -27,13 +28,14 @@ impl Drained {
 }
 
 impl LockClient {
-    /// Ends the client: grants nothing more, lets holders finish, and waits until the store has confirmed
-    /// the releases; all within `limit`. Call it on SIGTERM, after the server has stopped accepting.
+    /// Ends the client: grants nothing more, lets holders finish, and waits until the store has
+    /// confirmed the releases; all within `limit`. Call it on SIGTERM, after the server has stopped
+    /// accepting.
     ///
-    /// Those who wait for a lock get [`Draining`](crate::ErrorKind::Draining) at once. Leases that are still
-    /// held after four fifths of `limit` are declared lost: bodies of `run`, the macro and the layer
-    /// are dropped at their next await and their locks released. A raw guard's code cannot be
-    /// stopped, so its key is left to its ttl.
+    /// Those who wait for a lock get [`Draining`](crate::ErrorKind::Draining) at once. Leases that
+    /// are still held after four fifths of `limit` are declared lost: bodies of `run`, the macro
+    /// and the layer are dropped at their next await and their locks released. A raw guard's code
+    /// cannot be stopped, so its key is left to its ttl.
     ///
     /// Outside a tokio runtime it only refuses newcomers, and says what is left.
     ///
@@ -41,30 +43,30 @@ impl LockClient {
     ///
     /// Dropping the future leaves the client draining; call it again to go on waiting.
     pub fn drain(&self, limit: Duration) -> impl Future<Output = Drained> + Send + use<> {
-        let inner = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         async move {
             let now = Instant::now();
             let (last_call, end) = (now.saturating_add(limit / 5 * 4), now.saturating_add(limit));
-            inner.registry.drain();
-            if inner.ensure_running().is_err() {
-                // Nobody could wait here, and nobody would work meanwhile.
-                return drained(&inner);
+            state.registry.drain();
+            if state.ensure_running().is_err() {
+                // Without a runtime this call cannot wait, and no task would release anything.
+                return drained(&state);
             }
-            if timeout_at(last_call, inner.held.emptied()).await.is_err() {
-                for lease in inner.renewer.leases() {
+            if timeout_at(last_call, state.held.emptied()).await.is_err() {
+                for lease in state.renewer.leases() {
                     lease.lose(LostReason::Draining);
                 }
             }
-            let settled = async {
-                inner.held.emptied().await;
-                inner.janitor.emptied().await;
+            let idle = async {
+                state.held.emptied().await;
+                state.releaser.idle().await;
             };
-            let _ = timeout_at(end, settled).await;
-            drained(&inner)
+            let _ = timeout_at(end, idle).await;
+            drained(&state)
         }
     }
 }
 
-fn drained(inner: &Inner) -> Drained {
-    Drained { held: inner.held.count(), pending: inner.janitor.backlog() }
+fn drained(state: &ClientState) -> Drained {
+    Drained { held: state.held.count(), pending: state.releaser.pending_count() }
 }

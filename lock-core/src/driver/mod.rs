@@ -1,10 +1,10 @@
-//! The two tasks of a client. A store may have some of its own.
+//! The background tasks of a client: the renewer and the releaser.
 //!
-//! Their queues belong to the client, not to the tasks. The tasks run on the runtime of the client's first use,
-//! or on the one given to the builder; when that runtime is gone they are started again where the
-//! client is used next, and what was queued is done then.
+//! Their queues belong to the client, not to the tasks. The tasks run on the runtime of the
+//! client's first use, or on the one given to the builder. When that runtime has shut down, the
+//! next use of the client starts them again, and they go on with what was queued.
 
-mod janitor;
+mod releaser;
 mod renewer;
 
 use std::future::Future;
@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 
-pub(crate) use self::janitor::{Janitor, Job};
-pub(crate) use self::renewer::{Due, Renewer};
+pub(crate) use self::releaser::{PendingRelease, Releaser};
+pub(crate) use self::renewer::{Due, OnDue, Renewable, Renewer};
 use crate::error::{Error, ErrorKind};
 use crate::runtime::AliveFlag;
 

@@ -1,8 +1,9 @@
 //! One task that renews all leases of a client, in the order in which they are due.
 //!
-//! Leases that are due at about the same time go to the store together; each has its own answer. One that fails delays no
-//! other, and for one that hangs the others wait no longer than leaves each of them time for another try. The same schedule ends
-//! leases that are not renewed, so that those who watch or wait behind them learn of it on time.
+//! Leases that are due at about the same time go to the store in one call; each has its own reply.
+//! A renewal that fails does not delay another. If one hangs, the others wait only as long as
+//! leaves each of them time for another try. The same schedule ends leases that are not renewed, so
+//! that their watchers and the tasks that wait for their keys learn of it on time.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,11 +15,37 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
-use crate::error::{Error, ErrorKind};
-use crate::held::{Held, OnDue};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::random;
 use crate::store::{Renewal, Renewed, Store};
 use crate::time::{Instant, Late, sleep_until_some, timeout_at};
+
+/// A lease as the renewer sees it.
+pub(crate) trait Renewable: Send + Sync {
+    /// What to do now that the lease is due.
+    fn on_due(&self) -> OnDue;
+
+    /// Takes the reply to the renewal, and schedules the lease again unless it has ended.
+    fn on_renewed(self: Arc<Self>, reply: Result<Renewed, Error>, jitter: u8);
+
+    /// Schedules the lease for `at`.
+    fn schedule(self: Arc<Self>, at: Instant);
+
+    /// Whether the next due time is a regular renewal, which may as well be sent a little earlier.
+    fn may_renew_early(&self) -> bool;
+
+    /// Ends the lease for `reason`, unless it has ended.
+    fn lose(&self, reason: LostReason);
+}
+
+/// What the renewer does with a lease that is due.
+pub(crate) enum OnDue {
+    /// Nothing: it has ended.
+    Forget,
+    /// Looks at it again at that time.
+    LookAgain(Instant),
+    Renew(Renewal),
+}
 
 /// A place in the schedule.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -35,36 +62,43 @@ impl Due {
 }
 
 /// The schedule of a client's leases.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Renewer {
     schedule: Mutex<Schedule>,
     wake: Notify,
     closed: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Schedule {
-    leases: BTreeMap<Due, Weak<Held>>,
-    /// Those that are being renewed, by the number of the call that renews them.
-    at_work: BTreeMap<u64, Vec<Weak<Held>>>,
-    /// Those that are on their way from there to here.
-    taken: Vec<Weak<Held>>,
+    leases: BTreeMap<Due, Weak<dyn Renewable>>,
+    /// Leases that are being renewed, by the number of the call that renews them.
+    in_flight: BTreeMap<u64, Vec<Weak<dyn Renewable>>>,
+    /// Leases on their way from `leases` to `in_flight`.
+    taken: Vec<Weak<dyn Renewable>>,
     next_number: u64,
-    /// Until when the task sleeps; `None`: until it is woken.
+    /// Until when the task sleeps; `None`: until it is notified.
     asleep_until: Option<Instant>,
 }
 
-/// What is due within this span goes along now: waking up for each costs more than renewing early.
+/// What is due within this span is renewed now: a wake-up for each costs more than renewing early.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// Renewals with less time than this go alone, so that they hear of theirs however long others take. Those with more go together:
-/// mostly a store has connected and given up waiting by then, and where it has more patience they lose one of several tries.
+/// Renewals with less time than this go in calls of their own, so that they get their reply however
+/// long others take. Renewals with more time share calls: within it a store has usually connected
+/// or given up, and where it takes longer they lose one of several tries.
 const PRESSING: Duration = Duration::from_secs(2);
-/// Renewals that go to the store in one call.
+/// Renewals per call to the store.
 const BATCH: usize = 256;
 
+impl std::fmt::Debug for Renewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Renewer").finish_non_exhaustive()
+    }
+}
+
 impl Renewer {
-    /// Has `lease` looked at when `at` comes.
-    pub(crate) fn schedule(&self, lease: Weak<Held>, at: Instant) -> Due {
+    /// Calls [`on_due`](Renewable::on_due) of `lease` at `at`.
+    pub(crate) fn schedule(&self, lease: Weak<dyn Renewable>, at: Instant) -> Due {
         let mut schedule = self.lock();
         let due = Due { at, number: schedule.next_number };
         schedule.next_number += 1;
@@ -82,14 +116,14 @@ impl Renewer {
         self.lock().leases.remove(&due);
     }
 
-    /// All leases that are kept, those that are being renewed included.
-    pub(crate) fn leases(&self) -> Vec<Arc<Held>> {
+    /// All leases, those that are being renewed included.
+    pub(crate) fn leases(&self) -> Vec<Arc<dyn Renewable>> {
         let schedule = self.lock();
-        let at_work = schedule.at_work.values().flatten().chain(&schedule.taken);
-        schedule.leases.values().chain(at_work).filter_map(Weak::upgrade).collect()
+        let in_flight = schedule.in_flight.values().flatten().chain(&schedule.taken);
+        schedule.leases.values().chain(in_flight).filter_map(Weak::upgrade).collect()
     }
 
-    /// The task has nothing more to do.
+    /// No more leases will come. The task ends.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.wake.notify_one();
@@ -97,55 +131,58 @@ impl Renewer {
 
     /// The renewer's task.
     pub(crate) async fn run(self: Arc<Self>, store: Arc<dyn Store>) {
-        let mut at_work = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         while !self.closed.load(Ordering::Acquire) {
             let now = Instant::now();
-            // A lease that has little time does not wait for the answers of those that have more.
+            // A lease with little time does not wait for the replies of leases with more.
             let (mut due, pressing): (Vec<_>, Vec<_>) = self
                 .take_due()
                 .into_iter()
                 .partition(|(_, renewal)| renewal.until.saturating_since(now) >= PRESSING);
-            at_work.extend(pressing.into_iter().map(|one| self.renew(vec![one], &*store)));
+            in_flight.extend(pressing.into_iter().map(|one| self.renew(vec![one], &*store)));
             while !due.is_empty() {
                 let rest = due.split_off(due.len().min(BATCH));
-                at_work.push(self.renew(due, &*store));
+                in_flight.push(self.renew(due, &*store));
                 due = rest;
             }
             self.lock().taken.clear();
             let next = self.next();
             tokio::select! {
                 biased;
-                Some(()) = at_work.next() => {}
+                Some(()) = in_flight.next() => {}
                 () = sleep_until_some(next) => {}
                 () = self.wake.notified() => {}
             }
         }
     }
 
-    /// Renews leases that were taken out of the schedule. They are at work from now on, not from the first poll.
+    /// Renews leases that were taken out of the schedule. They count as in flight from now on, not
+    /// from the first poll.
     fn renew<'a>(
         &'a self,
-        due: Vec<(Arc<Held>, Renewal)>,
+        due: Vec<(Arc<dyn Renewable>, Renewal)>,
         store: &'a dyn Store,
     ) -> impl Future<Output = ()> + use<'a> {
         let (leases, renewals): (Vec<_>, Vec<_>) = due.into_iter().unzip();
-        let mut at_work = AtWork::new(self, leases);
+        let mut in_flight = InFlight::new(self, leases);
         async move {
             let mut call = store.renew(&renewals);
-            let answers = loop {
-                let Some(until) = at_work.patience(&renewals) else { break Vec::new() };
+            let replies = loop {
+                let Some(until) = in_flight.patience(&renewals) else { break Vec::new() };
                 match timeout_at(until, &mut call).await {
-                    Ok(answers) => break answers,
-                    // The call is answered when the last of its renewals is, and that one may have far more time.
-                    Err(Late) => at_work.give_up(&renewals),
+                    Ok(replies) => break replies,
+                    // The call returns when the last of its renewals has a reply, which may have
+                    // far more time.
+                    Err(Late) => in_flight.give_up(&renewals),
                 }
             };
-            at_work.settle(answers);
+            in_flight.resolve(replies);
         }
     }
 
-    /// They are in `taken` until they have their place again, or a new one.
-    fn take_due(&self) -> Vec<(Arc<Held>, Renewal)> {
+    /// Takes the leases that are due out of the schedule. They stay in `taken` until they are in
+    /// flight or scheduled again.
+    fn take_due(&self) -> Vec<(Arc<dyn Renewable>, Renewal)> {
         let horizon = Instant::now();
         let mut renewals = Vec::new();
         loop {
@@ -157,8 +194,9 @@ impl Renewer {
                 }
                 let early = first.key().at > horizon;
                 match first.get().upgrade() {
-                    // Regular renewals may be anticipated; deadlines may not, and the pause before a retry is meant.
-                    Some(lease) if early && !lease.is_renewed_regularly() => return renewals,
+                    // Regular renewals may be sent early. Deadlines and the pause before a retry
+                    // are exact.
+                    Some(lease) if early && !lease.may_renew_early() => return renewals,
                     lease => {
                         let gone = first.remove();
                         schedule.taken.push(gone);
@@ -175,7 +213,7 @@ impl Renewer {
         }
     }
 
-    /// When to wake up next; from now on whoever is due earlier wakes the task.
+    /// When to wake up next. From now on a lease that is due earlier notifies the task.
     fn next(&self) -> Option<Instant> {
         let mut schedule = self.lock();
         schedule.asleep_until = schedule.leases.first_key_value().map(|(due, _)| due.at);
@@ -187,59 +225,59 @@ impl Renewer {
     }
 }
 
-/// Leases that are being renewed by one call. If the task's runtime goes away they return to the schedule.
-struct AtWork<'a> {
+/// Leases that one call renews. If the task's runtime shuts down, they return to the schedule.
+struct InFlight<'a> {
     renewer: &'a Renewer,
     number: u64,
-    /// In the order of their renewals; `None`: no answer is waited for any more.
-    leases: Vec<Option<Arc<Held>>>,
+    /// In the order of their renewals; `None`: the reply is no longer awaited.
+    leases: Vec<Option<Arc<dyn Renewable>>>,
 }
 
-impl<'a> AtWork<'a> {
-    fn new(renewer: &'a Renewer, leases: Vec<Arc<Held>>) -> Self {
+impl<'a> InFlight<'a> {
+    fn new(renewer: &'a Renewer, leases: Vec<Arc<dyn Renewable>>) -> Self {
         let mut schedule = renewer.lock();
         let number = schedule.next_number;
         schedule.next_number += 1;
-        schedule.at_work.insert(number, leases.iter().map(Arc::downgrade).collect());
+        schedule.in_flight.insert(number, leases.iter().map(Arc::downgrade).collect());
         drop(schedule);
         Self { renewer, number, leases: leases.into_iter().map(Some).collect() }
     }
 
-    /// When the first of those that wait for an answer has no more use for it.
+    /// The earliest time at which a reply that is awaited becomes useless.
     fn patience(&self, renewals: &[Renewal]) -> Option<Instant> {
         let waiting = self.leases.iter().zip(renewals).filter(|(lease, _)| lease.is_some());
         waiting.map(|(_, renewal)| renewal.until).min()
     }
 
-    /// Has those tried again whose patience is over, while the others wait on.
+    /// Gives up the renewals whose time is over, so that they are tried again; the others go on.
     fn give_up(&mut self, renewals: &[Renewal]) {
         let now = Instant::now();
         for (lease, _) in
             self.leases.iter_mut().zip(renewals).filter(|(_, renewal)| renewal.until <= now)
         {
-            settle(lease, Err(Error::of(ErrorKind::Unknown)));
+            resolve(lease, Err(Error::of(ErrorKind::Unknown)));
         }
     }
 
-    /// Gives each its answer.
-    fn settle(&mut self, answers: Vec<Result<Renewed, Error>>) {
-        let mut answers = answers.into_iter();
+    /// Gives each lease its reply.
+    fn resolve(&mut self, replies: Vec<Result<Renewed, Error>>) {
+        let mut replies = replies.into_iter();
         for lease in &mut self.leases {
-            settle(lease, answers.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))));
+            resolve(lease, replies.next().unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))));
         }
     }
 }
 
-/// Gives a lease its answer, if it waits for one. It has its place in the schedule again then, or is over.
-fn settle(lease: &mut Option<Arc<Held>>, answer: Result<Renewed, Error>) {
+/// Gives a lease its reply, if it awaits one. It is then scheduled again, or has ended.
+fn resolve(lease: &mut Option<Arc<dyn Renewable>>, reply: Result<Renewed, Error>) {
     if let Some(lease) = lease.take() {
-        lease.on_renewed(answer, random::byte());
+        lease.on_renewed(reply, random::byte());
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.renewer.lock().at_work.remove(&self.number);
+        self.renewer.lock().in_flight.remove(&self.number);
         for lease in self.leases.drain(..).flatten() {
             lease.schedule(Instant::now());
         }

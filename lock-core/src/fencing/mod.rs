@@ -1,10 +1,12 @@
-//! The fencing token: the number by which a resource tells a late holder from the present one, and ways to check it there.
+//! The fencing token: the number by which a resource tells a late holder from the present one, and
+//! ways to check it there.
 //!
 //! A token protects only a resource that refuses smaller ones. Two kinds are prepared here:
 //!
-//! - **A SQL database.** Keep one row per lock key ([`CREATE_TABLE`]) and advance it with [`ADVANCE`] as the first statement of
-//!   the transaction that writes: it affects no row if a newer holder was there, and [`advanced`] turns that into [`StaleFence`].
-//!   What you then read in the same transaction is behind the fence: look *again* for what must not exist twice, since an
+//! - **A SQL database.** Keep one row per lock key ([`CREATE_TABLE`]) and advance it with
+//!   [`ADVANCE`] as the first statement of the transaction that writes: it affects no row if a
+//!   newer holder was there, and [`advanced`] turns that into [`StaleFence`]. What you then read in
+//!   the same transaction is behind the fence: look *again* for what must not exist twice, since an
 //!   older holder may have committed between your first look and the fence.
 //! - **Redis.** [`set_if_newer`] (feature `redis`) writes a value only if no newer holder has.
 //!
@@ -33,13 +35,14 @@ const TURN_BITS: u32 = 6;
 /// A number that grows with every grant of a key.
 ///
 /// A lease ends by the clock, so a holder that was paused may act after it lost the lock. Send the
-/// token along with each write, and let the resource refuse a token smaller than the largest that it
-/// has seen: then a late write cannot undo a newer one, whatever the timing.
+/// token along with each write, and let the resource refuse a token smaller than the largest that
+/// it has seen: then a late write cannot undo a newer one, whatever the timing.
 ///
-/// Shape: the number that the store minted, shifted left by six bits that count the hand-offs of that grant within the
-/// process. A lease that was taken [without fencing](crate::LockOptions::without_fencing) has the token 0, smaller than every
-/// other, and no check accepts it. A token fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds `2^53`: serialise
-/// it as a string for JavaScript.
+/// Shape: the number that the store minted, shifted left by six bits that count the hand-offs of
+/// that grant within the process. A lease that was taken [without
+/// fencing](crate::LockOptions::without_fencing) has the token 0, smaller than every other, and no
+/// check accepts it. A token fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds
+/// `2^53`: serialise it as a string for JavaScript.
 ///
 /// ```
 /// use lock_core::FencingToken;
@@ -55,7 +58,8 @@ impl FencingToken {
     /// The token of a lease without one.
     pub(crate) const NONE: Self = Self(0);
 
-    /// The token of the holder to whom a grant with this `number` came by its `turn`th hand-off; 0 is the grant itself.
+    /// The token of the holder to whom a grant with this `number` came by its `turn`th hand-off; 0
+    /// is the grant itself.
     pub(crate) const fn of_turn(number: u64, turn: u8) -> Self {
         Self(number << TURN_BITS | turn as u64)
     }
@@ -87,13 +91,14 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// The table that [`ADVANCE`] needs: the largest token that has written under each lock key. For `PostgreSQL` and `SQLite`.
-/// It takes no token of a lease [without fencing](crate::LockOptions::without_fencing): advancing to it is an error.
+/// The table that [`ADVANCE`] needs: the largest token that has written under each lock key. For
+/// `PostgreSQL` and `SQLite`. It takes no token of a lease [without
+/// fencing](crate::LockOptions::without_fencing): advancing to it is an error.
 pub const CREATE_TABLE: &str = "CREATE TABLE IF NOT EXISTS fences \
     (resource TEXT PRIMARY KEY, token BIGINT NOT NULL CHECK (token > 0))";
 
-/// Advances the fence of lock key `$1` to token `$2`; affects no row if it stands there or beyond. For `PostgreSQL`
-/// and `SQLite`.
+/// Advances the fence of lock key `$1` to token `$2`; affects no row if it stands there or beyond.
+/// For `PostgreSQL` and `SQLite`.
 ///
 /// One lease can pass it once: what it writes belongs into the one transaction that begins with it.
 pub const ADVANCE: &str = "INSERT INTO fences (resource, token) VALUES ($1, $2) \

@@ -10,19 +10,22 @@ use super::{FencingToken, StaleFence};
 static SET_IF_NEWER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("set_if_newer.lua")));
 
-/// Sets `key` to `value`, unless a holder with a larger token has written it. The largest token stands in `fence_key`, which
-/// on a cluster must be in the same slot.
+/// Sets `key` to `value`, unless a holder with a larger token has written it. The largest token
+/// stands in `fence_key`, which on a cluster must be in the same slot.
 ///
-/// Works on any connection of the `redis` crate, to the lock's server or another. A holder may write more than once.
+/// Works on any connection of the `redis` crate, to the lock's server or another. A holder may
+/// write more than once.
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped the value may or may not be written; writing it again with the same token is harmless.
+/// If the future is dropped the value may or may not be written; writing it again with the same
+/// token is harmless.
 ///
 /// # Errors
 ///
-/// The outer one if Redis fails, if the lease has no fencing token ([`without_fencing`](crate::LockOptions::without_fencing)), or
-/// if both keys are the same; the inner one if a newer holder has written.
+/// The outer one if Redis fails, if the lease has no fencing token
+/// ([`without_fencing`](crate::LockOptions::without_fencing)), or if both keys are the same; the
+/// inner one if a newer holder has written.
 pub async fn set_if_newer<C: ConnectionLike + Send>(
     connection: &mut C,
     key: &str,

@@ -6,20 +6,21 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Held;
+use super::inner::LeaseInner;
+use super::watch::LostWatch;
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::Key;
 use crate::options::check_ttl;
 use crate::store::Renewal;
 use crate::time::{Deadline, Instant};
-use crate::watch::Watch;
 
-/// Watches a held lock, and can extend it, but not release it: that is the guard's right.
+/// Watches a held lock and can extend it. Only the guard can release it.
 ///
-/// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease is over.
+/// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease
+/// ends.
 #[derive(Clone)]
-pub struct Lease(pub(crate) Arc<Held>);
+pub struct Lease(pub(crate) Arc<LeaseInner>);
 
 impl Lease {
     /// What is locked.
@@ -28,7 +29,7 @@ impl Lease {
         &self.0.key
     }
 
-    /// The number of this grant: send it along with each write to a resource that checks it.
+    /// The number of this grant. Send it with each write to a resource that checks it.
     ///
     /// 0 if the lock was taken [without fencing](crate::LockOptions::without_fencing).
     #[must_use]
@@ -36,7 +37,8 @@ impl Lease {
         self.0.fence()
     }
 
-    /// How long the lease is good for if nothing renews it; zero when it is over. Reads the clock, does no I/O.
+    /// How long the lease is good for if nothing renews it; zero when it has ended. Reads the
+    /// clock, does no I/O.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.0.observe().unwrap_or(Duration::ZERO)
@@ -44,53 +46,58 @@ impl Lease {
 
     /// Whether the lease is good at this moment. Reads the clock, does no I/O.
     ///
-    /// An answer about the past as soon as it is given: the process may be paused right after. What
-    /// must not happen twice needs the [fencing token](Self::fencing_token) at the resource as well.
+    /// The result may be outdated as soon as it is returned: the process may be paused right after.
+    /// What must not happen twice needs the [fencing token](Self::fencing_token) at the resource as
+    /// well.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.0.observe().is_ok()
     }
 
-    /// Waits until the lease is over, and says why; also when its own guard has [released](LostReason::Released) it.
+    /// Waits until the lease has ended, and returns why; also when its own guard has
+    /// [released](LostReason::Released) it.
     ///
-    /// Ready at the local deadline, as exactly as the runtime's timers are, even if no answer comes from the store. A
-    /// runtime that is blocked, or a machine that was suspended, tells it late: [`is_valid`](Self::is_valid) is exact.
+    /// Ready at the local deadline, as exactly as the runtime's timers are, even if the store does
+    /// not reply. A blocked runtime or a suspended machine delays it; [`is_valid`](Self::is_valid)
+    /// is exact.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: a lost lease stays lost, and the next call says so at once.
+    /// Dropping the future loses nothing: a lost lease stays lost, and the next call returns at
+    /// once.
     pub async fn lost(&self) -> LostReason {
-        let mut watch = Watch::new(self.clone());
+        let mut watch = LostWatch::new(Arc::clone(&self.0));
         let mut deadline = pin!(Deadline::default());
-        poll_fn(|cx| watch.poll_end(deadline.as_mut(), cx)).await
+        poll_fn(|cx| watch.poll_lost(deadline.as_mut(), cx)).await
     }
 
-    /// Makes the lease last for `ttl` from now, less the margin, or until `max_hold`; one round trip. Never shortens it.
+    /// Makes the lease last for `ttl` from now, less the margin, or until `max_hold`; one round
+    /// trip. Never shortens it.
     ///
     /// Later renewals keep the lock's own ttl, and do not shorten this one either.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the store may have lengthened its expiry without the lease knowing: it
-    /// then ends earlier here than there, which is safe.
+    /// If the future is dropped, the store may have lengthened its expiry, but the lease keeps its
+    /// deadline: it ends earlier here than in the store, which is safe.
     ///
     /// # Errors
     ///
-    /// [`Lost`](ErrorKind::Lost) if the lease is over, [`Unknown`](ErrorKind::Unknown) or
-    /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps the deadline that
-    /// it had. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24 h;
-    /// [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
+    /// [`Lost`](ErrorKind::Lost) if the lease has ended, [`Unknown`](ErrorKind::Unknown) or
+    /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps its
+    /// deadline. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24
+    /// h; [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
     pub fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let held = Arc::clone(&self.0);
+        let lease = Arc::clone(&self.0);
         async move {
             check_ttl(ttl)?;
-            let left = held.extends(ttl).map_err(Error::lost)?;
-            held.client.ensure_running()?;
+            let left = lease.begin_extend(ttl).map_err(Error::lost)?;
+            lease.client.ensure_running()?;
             let until = Instant::now().saturating_add(left);
-            let renewal = Renewal::new(held.name().clone(), held.token, ttl, until);
-            let answer = held.client.store.renew(std::slice::from_ref(&renewal)).await.pop();
-            held.apply(answer.unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))), ttl)?;
-            held.observe().map(|_| ()).map_err(Error::lost)
+            let renewal = Renewal::new(lease.name().clone(), lease.token, ttl, until);
+            let reply = lease.client.store.renew(std::slice::from_ref(&renewal)).await.pop();
+            lease.apply(reply.unwrap_or_else(|| Err(Error::of(ErrorKind::Unknown))), ttl)?;
+            lease.observe().map(|_| ()).map_err(Error::lost)
         }
     }
 }

@@ -1,54 +1,23 @@
-//! What the renewer does with a held lease, and what the store's answers do to it.
+//! What the renewer does with a held lease, and what the store's replies do to it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Held;
+use super::inner::LeaseInner;
+use crate::driver::{OnDue, Renewable};
 use crate::error::{Error, LostReason};
 use crate::lease::{renewal_due, renewal_patience, retry_due};
-use crate::registry::{Seat, Situation};
+use crate::registry::Status;
 use crate::store::{Renewal, Renewed};
 use crate::time::Instant;
 
-/// What the renewer shall do with a lease whose time has come.
-pub(crate) enum OnDue {
-    /// Nothing more: it is over.
-    Forget,
-    /// Look again then.
-    LookAgain(Instant),
-    Renew(Renewal),
-}
-
-impl Held {
-    /// Has the renewer look at the lease at `at`.
-    pub(crate) fn schedule(self: &Arc<Self>, at: Instant) {
-        let due = self.client.renewer.schedule(Arc::downgrade(self), at);
-        let stale = {
-            let mut shared = self.lock();
-            // A release that came in between has nothing to take back, so it is done here. And somebody may have been faster with
-            // a later one.
-            let outdone = shared.due.is_some_and(|other| other.came_after(due));
-            if outdone || shared.state.is_released() { Some(due) } else { shared.due.replace(due) }
-        };
-        if let Some(stale) = stale {
-            self.client.renewer.forget(stale);
-        }
-    }
-
-    /// Whether what is due next is a renewal that may as well be sent a little earlier.
-    pub(crate) fn is_renewed_regularly(&self) -> bool {
-        self.terms.renewal && self.with(|shared, _| shared.state.is_sure() && !shared.is_short)
-    }
-
-    /// What the renewer shall do now that the lease is due.
-    pub(crate) fn on_due(&self) -> OnDue {
-        let next = self.with(|shared, now| {
-            shared.due = None;
-            if !mutant!("renewal-after-release") {
-                shared.state.check(now).ok()?;
-            }
-            let deadline = shared.state.deadline();
-            if !(self.terms.renewal || shared.is_short) || shared.state.ends_by_hold() {
+impl Renewable for LeaseInner {
+    fn on_due(&self) -> OnDue {
+        let next = self.with(|record, now| {
+            record.due = None;
+            record.state.check(now).ok()?;
+            let deadline = record.state.deadline();
+            if !(self.options.renewal || record.is_short) || record.state.ends_by_hold() {
                 return Some(Err(deadline));
             }
             Some(Ok(renewal_patience(now, deadline)))
@@ -57,19 +26,19 @@ impl Held {
             None => OnDue::Forget,
             Some(Err(deadline)) => OnDue::LookAgain(deadline),
             Some(Ok(until)) => {
-                OnDue::Renew(Renewal::new(self.name().clone(), self.token, self.terms.ttl, until))
+                let (name, ttl) = (self.name().clone(), self.options.ttl);
+                OnDue::Renew(Renewal::new(name, self.token, ttl, until))
             }
         }
     }
 
-    /// Takes in the answer to the renewer's renewal, and has the lease looked at again in time.
-    pub(crate) fn on_renewed(self: &Arc<Self>, answer: Result<Renewed, Error>, jitter: u8) {
+    fn on_renewed(self: Arc<Self>, reply: Result<Renewed, Error>, jitter: u8) {
         let was_sure =
-            self.with(|shared, now| shared.state.check(now).is_ok() && shared.state.is_sure());
-        let failed = match self.apply(answer, self.terms.ttl) {
+            self.with(|record, now| record.state.check(now).is_ok() && record.state.is_sure());
+        let failed = match self.apply(reply, self.options.ttl) {
             Ok(()) => false,
             Err(error) => {
-                // Once for each doubt, not for each try.
+                // Once per doubt, not once per try.
                 if was_sure {
                     tracing::warn!(
                         target: "lock_core", key = self.key.label(), fence = %self.fence(), %error,
@@ -79,54 +48,75 @@ impl Held {
                 true
             }
         };
-        let next = self.with(|shared, now| {
-            shared.state.check(now).ok()?;
-            let deadline = shared.state.deadline();
+        let next = self.with(|record, now| {
+            record.state.check(now).ok()?;
+            let deadline = record.state.deadline();
             Some(if failed {
                 retry_due(now, deadline, jitter).min(deadline)
-            } else if self.terms.renewal {
+            } else if self.options.renewal {
                 renewal_due(now, deadline)
             } else {
                 deadline
             })
         });
         if let Some(next) = next {
-            self.schedule(next);
+            self.schedule_at(next);
         }
     }
 
-    /// Takes in the answer to a renewal for `ttl`.
-    pub(crate) fn apply(&self, answer: Result<Renewed, Error>, ttl: Duration) -> Result<(), Error> {
+    fn schedule(self: Arc<Self>, at: Instant) {
+        self.schedule_at(at);
+    }
+
+    fn may_renew_early(&self) -> bool {
+        self.options.renewal && self.with(|record, _| record.state.is_sure() && !record.is_short)
+    }
+
+    fn lose(&self, reason: LostReason) {
+        self.with(|record, now| record.state.lose(reason, now));
+    }
+}
+
+impl LeaseInner {
+    /// Schedules the lease with the client's renewer.
+    pub(super) fn schedule_at(self: &Arc<Self>, at: Instant) {
+        let weak: std::sync::Weak<Self> = Arc::downgrade(self);
+        let due = self.client.renewer.schedule(weak, at);
+        let stale = {
+            let mut record = self.lock();
+            // A release in between found no entry to remove, so it is removed here. Another task
+            // may have scheduled the lease later than this one.
+            let outdated = record.due.is_some_and(|other| other.came_after(due));
+            if outdated || record.state.is_released() { Some(due) } else { record.due.replace(due) }
+        };
+        if let Some(stale) = stale {
+            self.client.renewer.forget(stale);
+        }
+    }
+
+    /// Applies the reply to a renewal for `ttl`.
+    pub(super) fn apply(&self, reply: Result<Renewed, Error>, ttl: Duration) -> Result<(), Error> {
         let now = Instant::now();
-        match answer {
+        match reply {
             Ok(Renewed::Kept { since }) => {
-                let deadline = self.with(|shared, now| {
-                    shared.state.renewed(since, ttl, now);
-                    shared.is_short &= ttl < self.terms.ttl;
-                    shared.seat.is_some().then(|| shared.state.deadline())
+                let deadline = self.with(|record, now| {
+                    record.state.renewed(since, ttl, now);
+                    record.is_short &= ttl < self.options.ttl;
+                    record.turn.is_some().then(|| record.state.deadline())
                 });
-                if let Some(deadline) = deadline {
-                    self.with_seat(|seat| seat.set(Situation::Held(deadline)));
+                if let Some(deadline) = deadline
+                    && let Some(turn) = &self.lock().turn
+                {
+                    turn.set_status(Status::Held(deadline));
                 }
             }
             Ok(Renewed::Nobody) => self.lose(LostReason::Gone),
             Ok(Renewed::Other) => self.lose(LostReason::TakenByOther),
-            Err(_) if mutant!("failed-renewal-is-a-loss") => self.lose(LostReason::Gone),
-            Err(_) if mutant!("failed-renewal-counts") => {
-                self.with(|shared, now| shared.state.renewed(now, ttl, now));
-            }
             Err(error) => {
-                self.with(|shared, _| shared.state.doubted(now));
+                self.with(|record, _| record.state.doubted(now));
                 return Err(error);
             }
         }
         Ok(())
-    }
-
-    fn with_seat(&self, act: impl FnOnce(&Seat)) {
-        let shared = self.lock();
-        if let Some(seat) = &shared.seat {
-            act(seat);
-        }
     }
 }

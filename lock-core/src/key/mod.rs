@@ -78,7 +78,8 @@ impl Key {
         &self.name
     }
 
-    /// The template that the key was made from, or `"-"`: fit for logs and metrics, since it holds no values.
+    /// The template that the key was made from, or `"-"`: fit for logs and metrics, since it holds
+    /// no values.
     pub(crate) fn label(&self) -> &'static str {
         self.label.unwrap_or("-")
     }
@@ -107,7 +108,8 @@ impl fmt::Debug for Key {
 
 /// What can be used as a key: text, a [`Key`], or what [`key!`](crate::key) gives.
 ///
-/// A key that breaks a rule is reported at the first use of the lock, so that making one needs no `?`.
+/// A key that breaks a rule is reported at the first use of the lock, so that making one needs no
+/// `?`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be used as a lock key",
     label = "not a key",

@@ -1,9 +1,9 @@
 //! What may stand in a hole of a key, and how it is written there.
 //!
-//! A hole's text is percent-encoded outside `[A-Za-z0-9_.-]`, so it never holds a separator, a brace
-//! or a control byte, and different values give different text. An empty hole is refused: it would
-//! be one lock for everybody who has no value. Beyond 64 bytes the hole becomes `~` and the SHA-256
-//! of the value in hexadecimal; no encoded text begins with `~`, so the two cannot meet.
+//! A hole's text is percent-encoded outside `[A-Za-z0-9_.-]`, so it never holds a separator, a
+//! brace or a control byte, and different values give different text. An empty hole is refused: it
+//! would be one lock for everybody who has no value. Beyond 64 bytes the hole becomes `~` and the
+//! SHA-256 of the value in hexadecimal; no encoded text begins with `~`, so the two cannot meet.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -19,9 +19,10 @@ const MAX_PLAIN_LEN: usize = 64;
 
 /// A value that may stand in a hole of a key.
 ///
-/// Implemented for integers, `bool`, `char`, strings and references to them, and for `uuid::Uuid` with the
-/// feature `uuid`; `#[derive(KeyPart)]` gives it to structs with one field. Not for `Option`: decide
-/// what "none" locks. Not for everything that has `Display`: text for people is not always unique.
+/// Implemented for integers, `bool`, `char`, strings and references to them, and for `uuid::Uuid`
+/// with the feature `uuid`; `#[derive(KeyPart)]` gives it to structs with one field. Not for
+/// `Option`: decide what "none" locks. Not for everything that has `Display`: text for people is
+/// not always unique.
 ///
 /// Two values that are not equal must write different text.
 ///
@@ -49,7 +50,8 @@ pub trait KeyPart {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey), made by [`KeyWriter::refuse`], if the value can name no lock.
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey), made by [`KeyWriter::refuse`], if the value
+    /// can name no lock.
     fn write(&self, out: &mut KeyWriter) -> Result<(), Error>;
 }
 

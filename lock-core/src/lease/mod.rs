@@ -4,14 +4,17 @@
 //! Acquiring → Held ⇄ InDoubt → Lost(reason)        Releasing → Gone from any of them
 //! ```
 //!
-//! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lease that was lost once
-//! is never valid again, whatever answers still arrive.
+//! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lease that was lost
+//! once is never valid again, whatever answers still arrive.
 
 mod hand_off;
+mod release;
 mod state;
 mod validity;
 
-pub(crate) use self::hand_off::{Chain, enough_to_hand_on, is_short, lift_due};
+pub(crate) use self::hand_off::{HandOffChain, enough_to_hand_on, is_short, lift_due};
+pub use self::release::Released;
+pub(crate) use self::release::{LeaseEnd, repeated_release};
 pub(crate) use self::state::LeaseState;
 #[cfg(feature = "redis")]
 pub(crate) use self::validity::{deadline, min_remaining};

@@ -28,7 +28,7 @@ enum Phase {
     Released,
 }
 
-/// The grant came so late that the lease is as good as over.
+/// The grant came so late that too little of the lease is left.
 #[derive(Debug)]
 pub(crate) struct TooLate;
 
@@ -48,8 +48,9 @@ impl LeaseState {
         Ok(Self { phase: Phase::Held, granted: now, deadline, hold_until })
     }
 
-    /// A lease that was handed on `now` by its last holder, to whom the store had confirmed it until `deadline`. The
-    /// new holder's `max_hold` begins; that of the last one went with it.
+    /// A lease that its last holder in this process hands on `now`. The store had confirmed it
+    /// until `deadline`. The `max_hold` of the new holder starts; that of the last one no longer
+    /// counts.
     pub(crate) fn handed_on(deadline: Instant, max_hold: Option<Duration>, now: Instant) -> Self {
         let hold_until = max_hold.map(|most| now.saturating_add(most));
         Self { phase: Phase::Held, granted: now, deadline, hold_until }
@@ -57,7 +58,8 @@ impl LeaseState {
 
     /// A renewal or extension that was sent at `sent` was confirmed for `ttl`.
     ///
-    /// The store only ever lengthens, so the later deadline is the true one, in whatever order answers come.
+    /// The store only ever lengthens, so the later deadline holds, in whatever order replies
+    /// arrive.
     pub(crate) fn renewed(&mut self, sent: Instant, ttl: Duration, now: Instant) {
         if self.check(now).is_ok() {
             self.deadline = self.deadline.max(deadline(sent, ttl));
@@ -65,7 +67,7 @@ impl LeaseState {
         }
     }
 
-    /// A renewal was not answered. Moves no deadline.
+    /// A renewal got no reply. Moves no deadline.
     pub(crate) fn doubted(&mut self, now: Instant) {
         if self.check(now).is_ok() {
             self.phase = Phase::InDoubt;
@@ -79,20 +81,20 @@ impl LeaseState {
         }
     }
 
-    /// The guard goes. `true` for the first call only: whoever gets it sends the release.
+    /// The guard ends the lease. `true` for the first call only: that caller sends the release.
     pub(crate) fn begin_release(&mut self) -> bool {
         let first = self.phase != Phase::Released;
         self.phase = Phase::Released;
         first
     }
 
-    /// Whether the guard has gone.
+    /// Whether the guard has ended it.
     pub(crate) fn is_released(&self) -> bool {
         self.phase == Phase::Released
     }
 
-    /// Why it is over, if an event or an earlier look at the clock has said so.
-    pub(crate) fn told(&self) -> Option<LostReason> {
+    /// Why the lease has ended, if that was noticed before. Does not read the clock.
+    pub(crate) fn end_reason(&self) -> Option<LostReason> {
         match self.phase {
             Phase::Held | Phase::InDoubt => None,
             Phase::Lost(reason) => Some(reason),
@@ -207,7 +209,8 @@ mod tests {
     /// What the store does with one message, and what the client is told.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A renewal: how long it travels, how long its answer travels (`None`: lost), for which ttl.
+        /// A renewal: how long it travels, how long its answer travels (`None`: lost), for which
+        /// ttl.
         Renew {
             there: u64,
             back: Option<u64>,

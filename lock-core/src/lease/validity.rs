@@ -21,7 +21,8 @@ pub(crate) fn deadline(sent: Instant, ttl: Duration) -> Instant {
 
 /// What must be left of a lease for it to be worth entering.
 ///
-/// A tenth: the answer took nine tenths of the lease, so the first renewal would come too late as well.
+/// A tenth: the answer took nine tenths of the lease, so the first renewal would come too late as
+/// well.
 pub(crate) fn min_remaining(ttl: Duration) -> Duration {
     ttl / 10
 }
@@ -33,8 +34,8 @@ pub(crate) fn renewal_due(now: Instant, deadline: Instant) -> Instant {
 
 /// When to try again after a renewal that nobody answered.
 ///
-/// A third of what remains, but soon: a store that is back should be asked while there is time. `jitter`
-/// is in `0..=255` and spreads the clients of a store that comes back.
+/// A third of what remains, but soon: a store that is back should be asked while there is time.
+/// `jitter` is in `0..=255` and spreads the clients of a store that comes back.
 pub(crate) fn retry_due(now: Instant, deadline: Instant, jitter: u8) -> Instant {
     const SOONEST: Duration = Duration::from_millis(10);
     const LATEST: Duration = Duration::from_millis(500);

@@ -1,113 +1,114 @@
-//! A line that people may leave from the middle.
+//! A FIFO queue whose entries may leave from the middle.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::Wants;
+use crate::options::ResolvedOptions;
 
-/// One who stands in line.
 #[derive(Debug)]
-struct Waiter {
+struct Entry {
     place: u64,
-    /// `None` once it has left.
-    wants: Option<Wants>,
-    /// `None` before its first poll, and while it is about to be polled.
+    /// `None` once the waiter has left.
+    options: Option<ResolvedOptions>,
+    /// `None` before the first poll, and after a wake-up until the next poll.
     waker: Option<Waker>,
 }
 
-/// Waiters in order of arrival. One that leaves is blanked at once and swept out in bulk, so that
-/// leaving costs no walk along the line.
+/// Waiters in order of arrival. An entry that leaves is blanked at once and swept out in bulk, so
+/// that leaving does not walk along the queue.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    waiters: VecDeque<Waiter>,
+pub(super) struct LocalQueue {
+    entries: VecDeque<Entry>,
     blanks: usize,
-    impatient: usize,
+    /// Entries that do not wait for another holder.
+    not_waiting: usize,
     next_place: u64,
 }
 
-impl Queue {
-    /// Joins the line; the place is needed to leave it.
-    pub(super) fn join(&mut self, wants: Wants) -> u64 {
+impl LocalQueue {
+    /// Joins the queue; the place is needed to leave it.
+    pub(super) fn join(&mut self, options: ResolvedOptions) -> u64 {
         let place = self.next_place;
         self.next_place += 1;
-        self.impatient += usize::from(wants.impatient);
-        self.waiters.push_back(Waiter { place, wants: Some(wants), waker: None });
+        self.not_waiting += usize::from(!options.waits());
+        self.entries.push_back(Entry { place, options: Some(options), waker: None });
         place
     }
 
-    /// Leaves the line, if it was not left before.
+    /// Leaves the queue, unless the place was left before.
     pub(super) fn leave(&mut self, place: u64) {
-        // The one who is called stands in front.
-        let front = self.waiters.front().is_some_and(|waiter| waiter.place == place);
+        // A waiter that was given something is the first.
+        let front = self.entries.front().is_some_and(|entry| entry.place == place);
         let index = if front { Some(0) } else { self.find(place) };
         let Some(index) = index else { return };
-        self.take(index);
+        self.blank(index);
         if front {
-            self.waiters.pop_front();
+            self.entries.pop_front();
             self.blanks -= 1;
-        } else if self.blanks > self.waiters.len() / 2 {
-            self.waiters.retain(|waiter| waiter.wants.is_some());
+        } else if self.blanks > self.entries.len() / 2 {
+            self.entries.retain(|entry| entry.options.is_some());
             self.blanks = 0;
         }
     }
 
-    /// Has the one at `place` woken by `waker`.
+    /// Sets the waker of the waiter at `place`.
     pub(super) fn set_waker(&mut self, place: u64, waker: &Waker) {
         if let Some(index) = self.find(place) {
-            match &mut self.waiters[index].waker {
+            match &mut self.entries[index].waker {
                 Some(set) => set.clone_from(waker),
                 none => *none = Some(waker.clone()),
             }
         }
     }
 
-    /// The first in line, and what it wants.
-    pub(super) fn first(&mut self) -> Option<(u64, Wants)> {
+    /// The place and the options of the first waiter.
+    pub(super) fn first(&mut self) -> Option<(u64, ResolvedOptions)> {
         loop {
-            let first = self.waiters.front()?;
-            if let Some(wants) = first.wants {
-                return Some((first.place, wants));
+            let first = self.entries.front()?;
+            if let Some(options) = first.options {
+                return Some((first.place, options));
             }
-            self.waiters.pop_front();
+            self.entries.pop_front();
             self.blanks -= 1;
         }
     }
 
-    /// What wakes the first in line.
+    /// Takes the first waiter's waker.
     pub(super) fn first_waker(&mut self) -> Option<Waker> {
-        self.waiters.front_mut()?.waker.take()
+        self.entries.front_mut()?.waker.take()
     }
 
-    /// Takes out all who would not stand behind one who has the lock, or knows that it is taken.
-    pub(super) fn take_impatient(&mut self) -> Vec<(u64, Option<Waker>)> {
-        if self.impatient == 0 {
+    /// Removes the waiters that do not wait for another holder, and returns their places and
+    /// wakers.
+    pub(super) fn take_not_waiting(&mut self) -> Vec<(u64, Option<Waker>)> {
+        if self.not_waiting == 0 {
             return Vec::new();
         }
-        let mut impatient = Vec::with_capacity(self.impatient);
-        for index in 0..self.waiters.len() {
-            if self.waiters[index].wants.is_some_and(|wants| wants.impatient) {
-                impatient.push((self.waiters[index].place, self.waiters[index].waker.take()));
-                self.take(index);
+        let mut taken = Vec::with_capacity(self.not_waiting);
+        for index in 0..self.entries.len() {
+            if self.entries[index].options.is_some_and(|options| !options.waits()) {
+                taken.push((self.entries[index].place, self.entries[index].waker.take()));
+                self.blank(index);
             }
         }
-        impatient
+        taken
     }
 
-    /// What wakes all of them.
+    /// Takes the wakers of all waiters.
     pub(super) fn wakers(&mut self) -> Vec<Waker> {
-        self.waiters.iter_mut().filter_map(|waiter| waiter.waker.take()).collect()
+        self.entries.iter_mut().filter_map(|entry| entry.waker.take()).collect()
     }
 
     fn find(&self, place: u64) -> Option<usize> {
-        self.waiters.binary_search_by_key(&place, |waiter| waiter.place).ok()
+        self.entries.binary_search_by_key(&place, |entry| entry.place).ok()
     }
 
-    fn take(&mut self, index: usize) {
-        let waiter = &mut self.waiters[index];
-        waiter.waker = None;
-        if let Some(wants) = waiter.wants.take() {
+    fn blank(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
+        entry.waker = None;
+        if let Some(options) = entry.options.take() {
             self.blanks += 1;
-            self.impatient -= usize::from(wants.impatient);
+            self.not_waiting -= usize::from(!options.waits());
         }
     }
 }

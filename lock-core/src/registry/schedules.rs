@@ -1,7 +1,9 @@
-//! Tasks of one process on one key, in many interleavings of what they do under the line's locks: `make schedules`.
+//! Tasks of one process on one key, in many interleavings of what they do under the line's locks:
+//! `make schedules`.
 //!
-//! Each wants the key a few times and ends in one of the ways there are. A scheduler of its own decides who goes on at each lock;
-//! it notices when nobody can. Experiment 5 of the programme of faults.
+//! Each wants the key a few times and ends in one of the ways there are. A scheduler of its own
+//! decides who goes on at each lock; it notices when nobody can. Experiment 5 of the programme of
+//! faults.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -18,12 +20,13 @@ use shuttle::future::block_on;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
-use super::{Address, Handed, NoSeat, Pledge, Registry, Seat, Situation, Stand, Turn, Wants};
+use super::{
+    Admission, HandedClaim, HandedLease, LocalTurn, Registry, Rejected, Releaser, Status, Wakeup,
+};
 use crate::Key;
-use crate::driver::Janitor;
-use crate::lease::Chain;
-use crate::store::Token;
-use crate::store::{MemoryStore, Name};
+use crate::lease::HandOffChain;
+use crate::options::LockOptions;
+use crate::store::{MemoryStore, Name, Token, WaitEvent};
 use crate::time::{Deadline, Instant};
 
 const TASKS: usize = 3;
@@ -64,28 +67,27 @@ impl Seen {
 
 /// One process.
 struct Process {
-    registry: Arc<Registry>,
-    janitor: Arc<Janitor>,
-    address: Address,
+    registry: Registry,
+    releaser: Arc<Releaser>,
+    name: Name,
     /// Whether a task is at work under the lock.
     at_work: AtomicBool,
 }
 
 impl Process {
     fn new() -> Self {
-        let janitor = Arc::<Janitor>::default();
-        let registry = Arc::new(Registry::new(Arc::clone(&janitor)));
+        let releaser = Arc::<Releaser>::default();
+        let registry = Registry::new(Arc::clone(&releaser));
         let name = Name::new("test", &Key::new("k").unwrap()).unwrap();
-        let address = registry.address(name);
-        Self { registry, janitor, address, at_work: AtomicBool::new(false) }
+        Self { registry, releaser, name, at_work: AtomicBool::new(false) }
     }
 
     fn visit(&self, seen: &Seen) {
-        let impatient = thread_rng().gen_bool(0.2);
-        let wants = Wants { impatient, ttl: TTL, fencing: true };
-        match self.registry.stand(&self.address, wants) {
-            Ok(Stand::Seated(seat)) => self.claim(seat, None, seen),
-            Ok(Stand::InLine(mut waiter)) => {
+        let options = LockOptions::new().with_ttl(TTL);
+        let options = if thread_rng().gen_bool(0.2) { options.without_wait() } else { options };
+        match self.registry.admit(&self.name, options.resolve().unwrap()) {
+            Ok(Admission::Turn(turn)) => self.claim(turn, None, seen),
+            Ok(Admission::Queued(mut waiter)) => {
                 let polls = if thread_rng().gen_bool(0.3) {
                     thread_rng().gen_range(0..3)
                 } else {
@@ -111,47 +113,47 @@ impl Process {
                 drop(waiter);
                 match turn {
                     None => bump(&seen.waits_dropped),
-                    Some(Ok(Turn::Seat(seat, pledge))) => self.claim(seat, pledge, seen),
-                    Some(Ok(Turn::Lease(seat, lease, _))) => self.hold(seat, Some(lease), seen),
-                    Some(Err(NoSeat::Taken(_) | NoSeat::Draining)) => bump(&seen.refused),
+                    Some(Ok(Wakeup::Turn(turn, claim))) => self.claim(turn, claim, seen),
+                    Some(Ok(Wakeup::Lease(turn, lease, _))) => self.hold(turn, Some(lease), seen),
+                    Some(Err(Rejected::Taken(_) | Rejected::Draining)) => bump(&seen.refused),
                 }
             }
-            Err(NoSeat::Taken(_) | NoSeat::Draining) => bump(&seen.refused),
+            Err(Rejected::Taken(_) | Rejected::Draining) => bump(&seen.refused),
         }
     }
 
     /// Asks the store: it is granted, or given up.
-    fn claim(&self, seat: Seat, pledge: Option<Pledge>, seen: &Seen) {
-        if pledge.is_some() {
+    fn claim(&self, turn: LocalTurn, claim: Option<HandedClaim>, seen: &Seen) {
+        if claim.is_some() {
             bump(&seen.claims_taken_over);
         }
         if thread_rng().gen_bool(0.2) {
-            seat.set(Situation::Busy(TTL));
+            turn.set_status(Status::Waiting(WaitEvent::Busy(TTL)));
         }
-        let token = pledge.map_or_else(|| Token::fresh().unwrap(), |pledge| pledge.token);
+        let token = claim.map_or_else(|| Token::fresh().unwrap(), |claim| claim.token);
         match thread_rng().gen_range(0..4) {
-            0 => Pledge { token, ttl: TTL, label: "k" }.pass_on(seat),
+            0 => turn.pass_on_claim(HandedClaim { token, longest_ttl: TTL, label: "k" }),
             // Refused, with nothing left behind.
-            1 if pledge.is_none() => drop(seat),
-            _ => self.hold(seat, None, seen),
+            1 if claim.is_none() => drop(turn),
+            _ => self.hold(turn, None, seen),
         }
     }
 
     /// Is at work under the lock, and gives the lease to the next one, or back.
-    fn hold(&self, seat: Seat, lease: Option<Handed>, seen: &Seen) {
+    fn hold(&self, turn: LocalTurn, lease: Option<HandedLease>, seen: &Seen) {
         let now = Instant::now();
         if lease.is_some() {
             bump(&seen.handed_on);
         } else {
-            seat.set_at(Situation::Held(now.saturating_add(TTL)), now);
+            turn.set_status_at(Status::Held(now.saturating_add(TTL)), now);
         }
         assert!(!self.at_work.swap(true, Relaxed), "two at work");
         thread::yield_now();
         assert!(self.at_work.swap(false, Relaxed));
         bump(&seen.turns);
-        let mut lease = lease.unwrap_or_else(|| Handed {
+        let mut lease = lease.unwrap_or_else(|| HandedLease {
             token: Token::fresh().unwrap(),
-            chain: Chain::new(1, now, TTL),
+            chain: HandOffChain::new(1, now, TTL),
             deadline: now.saturating_add(TTL),
             label: "k",
         });
@@ -160,9 +162,9 @@ impl Process {
             // It is over: nobody may have it.
             lease.deadline = now;
         }
-        if let Err(seat) = seat.hand_on(lease, now) {
+        if let Err(turn) = turn.hand_on(lease, now) {
             bump(&seen.given_back);
-            lease.give_back(seat, now);
+            turn.give_back_lease(lease, now);
         }
     }
 }
@@ -184,20 +186,20 @@ fn schedule(seen: &Arc<Seen>, drained: bool) {
         tasks.push(thread::spawn(move || process.registry.drain()));
     }
     // As a client does, which starts its task before it closes it.
-    let sweep = Arc::clone(&process.janitor).run(Arc::new(MemoryStore::new()));
+    let sweep = Arc::clone(&process.releaser).run(Arc::new(MemoryStore::new()));
     let sweeping = thread::spawn(move || block_on(sweep));
     for task in tasks {
         task.join().unwrap();
     }
-    process.janitor.close();
+    process.releaser.close();
     sweeping.join().unwrap();
     assert_eq!(process.registry.len(), 0, "a key is left in the registry");
-    assert_eq!(process.janitor.backlog(), 0, "a token is not settled");
+    assert_eq!(process.releaser.pending_count(), 0, "a release is pending");
 }
 
 /// No task waits for ever, no two are at work at once, nothing is left in the registry.
 #[test]
-fn no_schedule_loses_a_wake_up_a_seat_or_an_entry() {
+fn no_schedule_loses_a_wake_up_a_turn_or_an_entry() {
     let schedules = std::env::var("LOCK_SCHEDULES").unwrap_or_else(|_| "2000".into());
     let schedules: usize = schedules.parse().expect("LOCK_SCHEDULES is a number");
     let (seen, mut rounds) = (Arc::new(Seen::default()), 0);

@@ -17,15 +17,16 @@ use crate::time::{Instant, sleep_until, sleep_until_some};
 
 /// A store within this process: the reference for all others, and the one for tests.
 ///
-/// Locks really expire, waiters really wait, first come first served. A clone shares the locks, so that
-/// several clients on clones stand for several processes on one server.
+/// Locks really expire, waiters really wait, first come first served. A clone shares the locks, so
+/// that several clients on clones stand for several processes on one server.
 ///
 /// Under a paused tokio clock (with the feature `test-util`) its leases follow that clock.
 ///
 /// ```
 /// use lock_core::{LockClient, store::MemoryStore};
 ///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();
 /// let one = LockClient::builder(store.clone()).build()?;
 /// let two = LockClient::builder(store).build()?;
@@ -104,8 +105,9 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants the lock to `claim` if it is free and nobody else is first in line; else says for how long it is taken. Who does
-    /// not `stay` leaves the line in the same moment, or the lock might be handed to one who is gone.
+    /// Grants the lock to `claim` if it is free and nobody else is first in line; else says for how
+    /// long it is taken. Who does not `stay` leaves the line in the same moment, or the lock might
+    /// be handed to one who is gone.
     fn ask(&self, claim: &Claim, stay: bool) -> Result<Grant, Duration> {
         let now = Instant::now();
         let mut state = self.lock();

@@ -1,22 +1,28 @@
 //! What a client sends to a store, and what the store replies.
 
-use std::borrow::Borrow;
 use std::fmt;
-use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::token::Token;
 use crate::error::Error;
 use crate::key::{Key, MAX_NAME_LEN};
+use crate::lease::Released;
 use crate::time::Instant;
 
 /// The full name of a lock: `<namespace>:<key>`.
+///
+/// Carries its hash, so that a lock's name is hashed once.
 #[derive(Clone)]
 pub struct Name {
     full: Arc<str>,
     namespace_len: usize,
+    hash: u64,
 }
+
+/// Keys may come from users, so each process hashes them with a seed of its own.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Name {
     pub(crate) fn new(namespace: &str, key: &Key) -> Result<Self, Error> {
@@ -27,19 +33,29 @@ impl Name {
                  a template, which shortens them",
             ));
         }
-        Ok(Self { full: format!("{namespace}:{key}").into(), namespace_len: namespace.len() })
+        Ok(Self::of(format!("{namespace}:{key}").into(), namespace.len()))
     }
 
     /// A name that was read from a store.
     #[cfg(feature = "redis")]
     pub(crate) fn from_store(full: &str) -> Option<Self> {
-        Some(Self { full: full.into(), namespace_len: full.find(':')? })
+        Some(Self::of(full.into(), full.find(':')?))
     }
 
     /// A name of the store's own, under a namespace that users cannot choose.
     #[cfg(feature = "redis")]
     pub(crate) fn internal(namespace: &str, key: &str) -> Self {
-        Self { full: format!("{namespace}:{key}").into(), namespace_len: namespace.len() }
+        Self::of(format!("{namespace}:{key}").into(), namespace.len())
+    }
+
+    fn of(full: Arc<str>, namespace_len: usize) -> Self {
+        let hash = HASHER.hash_one(&full);
+        Self { full, namespace_len, hash }
+    }
+
+    /// The hash that the name carries.
+    pub(crate) fn hash_value(&self) -> u64 {
+        self.hash
     }
 
     /// The whole name.
@@ -61,15 +77,9 @@ impl Name {
     }
 }
 
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        &self.full
-    }
-}
-
 impl PartialEq for Name {
     fn eq(&self, other: &Self) -> bool {
-        self.full == other.full
+        self.hash == other.hash && self.full == other.full
     }
 }
 
@@ -77,7 +87,7 @@ impl Eq for Name {}
 
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.full.hash(state);
+        state.write_u64(self.hash);
     }
 }
 
@@ -121,9 +131,11 @@ impl Claim {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The number minted with the grant, larger than that of every grant that completed before it began.
+    /// The number minted with the grant, larger than that of every grant that completed before it
+    /// began.
     pub fence: u64,
-    /// The clock, read *before* the command that was answered was handed over. The lease counts from here.
+    /// The clock, read *before* the command that was answered was handed over. The lease counts
+    /// from here.
     pub since: Instant,
     /// How long the store keeps the lock, counted from a moment not earlier than `since`.
     pub ttl: Duration,
@@ -162,7 +174,8 @@ impl AcquireError {
     }
 }
 
-/// An answer that is older than this is not what a wait may end on; a store that is silent for less is not what it gives up on.
+/// An answer that is older than this is not what a wait may end on; a store that is silent for less
+/// is not what it gives up on.
 pub(crate) const RECENTLY: Duration = Duration::from_millis(250);
 
 /// What a waiting claim meets on its way.
@@ -249,8 +262,8 @@ impl Renewal {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Renewed {
-    /// Kept for at least the ttl, counted from a moment not earlier than this clock reading, which was
-    /// taken before the command was handed over.
+    /// Kept for at least the ttl, counted from a moment not earlier than this clock reading, which
+    /// was taken before the command was handed over.
     Kept {
         /// The reading.
         since: Instant,
@@ -269,8 +282,8 @@ pub struct Release {
     pub name: Name,
     /// Whose.
     pub token: Token,
-    /// Under `min_hold`: keep the name taken until then, under a value that is no longer the token, so
-    /// that late renewals, claims and releases do not match it.
+    /// Under `min_hold`: keep the name taken until then, under a value that is no longer the token,
+    /// so that late renewals, claims and releases do not match it.
     pub hold_until: Option<Instant>,
 }
 
@@ -304,20 +317,4 @@ impl ReleaseReply {
     pub fn retry_at(released: Released, at: Instant) -> Self {
         Self { released, retry_at: Some(at) }
     }
-}
-
-/// What a release found.
-///
-/// Not `#[must_use]`: in all three cases the caller no longer holds the lock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Released {
-    /// The lease had ended before the release, and no other owner has taken the lock since.
-    Expired,
-    /// The token held the lock until the release, or until it was handed to the next task of this
-    /// process.
-    InTime,
-    /// The lease had ended before the release, and another owner holds the lock. Its lock was left
-    /// alone.
-    TakenByOther,
 }

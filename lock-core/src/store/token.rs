@@ -9,8 +9,8 @@ use crate::{Error, random};
 /// Names one acquisition. Whoever knows it may renew and release the lock, so it is never printed.
 ///
 /// A version-4 UUID made from 16 bytes of the operating system's randomness: a user-space generator
-/// may be cloned with its state (fork, snapshot of a virtual machine), and two acquisitions with one
-/// token would both pass every comparison.
+/// may be cloned with its state (fork, snapshot of a virtual machine), and two acquisitions with
+/// one token would both pass every comparison.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct Token(Uuid);
 

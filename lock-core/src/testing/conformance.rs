@@ -1,7 +1,8 @@
 //! The tests that every store passes.
 //!
-//! Write [`conformance_tests!`](crate::conformance_tests) in an integration test; it makes one test of each
-//! function here. Those that ask for an optional behaviour look at the store's capabilities first.
+//! Write [`conformance_tests!`](crate::conformance_tests) in an integration test; it makes one test
+//! of each function here. Those that ask for an optional behaviour look at the store's capabilities
+//! first.
 
 // A test fails by panicking.
 #![allow(clippy::missing_panics_doc)]
@@ -18,8 +19,8 @@ use crate::{Key, LockClient};
 
 /// Makes one test of each function of [`testing::conformance`](crate::testing::conformance).
 ///
-/// The argument is an `async fn` that gives a store, and what must live as long as it does. Names are not reused, so
-/// the store may be shared. The attributes of the tests stand in front.
+/// The argument is an `async fn` that gives a store, and what must live as long as it does. Names
+/// are not reused, so the store may be shared. The attributes of the tests stand in front.
 ///
 /// ```no_run
 /// mod memory {
@@ -254,7 +255,8 @@ pub async fn names_are_independent(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// A release with a hold keeps the name taken until the hold ends. Meanwhile the token is worth nothing.
+/// A release with a hold keeps the name taken until the hold ends. Meanwhile the token is worth
+/// nothing.
 pub async fn a_held_name_stays_taken_until_its_hold_ends(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
@@ -370,7 +372,8 @@ pub async fn waiters_are_served_in_order(store: AnyStore) {
     assert_eq!(order.into_inner().expect("no panic"), (0..10).collect::<Vec<_>>());
 }
 
-/// Through two clients with many tasks each: never two at once, every update counts, and nothing is left.
+/// Through two clients with many tasks each: never two at once, every update counts, and nothing is
+/// left.
 pub async fn one_holder_at_a_time_and_no_update_is_lost(store: AnyStore) {
     let key = name().as_str().replace(':', "-");
     let clients = [(); 2].map(|()| {

@@ -49,7 +49,8 @@ pub struct Gates {
 /// use lock_core::store::MemoryStore;
 /// use lock_core::testing::{Gate, GatedStore};
 ///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = GatedStore::new(MemoryStore::new());
 /// let client = LockClient::builder(store.clone()).build()?;
 /// store.set(|gates| gates.acquire = Gate::Refused);

@@ -1,4 +1,5 @@
-//! For tests: the conformance suite of stores, a store that fails on command, and a look into a client.
+//! For tests: the conformance suite of stores, a store that fails on command, and a look into a
+//! client.
 //!
 //! Behind the feature `test-util`, and not covered by semantic versioning.
 
@@ -29,11 +30,11 @@ impl ClientStats {
     /// Counts what `client` has in hand.
     #[must_use]
     pub fn of(client: &LockClient) -> Self {
-        let inner = &client.0;
+        let state = &client.0;
         Self {
-            keys: inner.registry.len(),
-            held: inner.held.count(),
-            pending: inner.janitor.backlog(),
+            keys: state.registry.len(),
+            held: state.held.count(),
+            pending: state.releaser.pending_count(),
         }
     }
 
@@ -46,7 +47,7 @@ impl ClientStats {
 
 /// Waits until `client` has settled everything that it gave up.
 pub async fn wait_idle(client: &LockClient) {
-    client.0.janitor.emptied().await;
+    client.0.releaser.idle().await;
 }
 
 /// How many tasks wait to be told of the end of `lease`.

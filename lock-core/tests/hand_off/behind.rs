@@ -7,8 +7,8 @@ use lock_core::store::{
 
 use super::*;
 
-/// Writes down what is asked, in the order of the first polls, and grants no more than [`SHORT`] at first, as a store
-/// does that hands the lock between processes.
+/// Writes down what is asked, in the order of the first polls, and grants no more than [`SHORT`] at
+/// first, as a store does that hands the lock between processes.
 #[derive(Clone, Debug)]
 struct Recorder {
     inner: GatedStore<MemoryStore>,
@@ -114,7 +114,8 @@ async fn one_who_gives_up_behind_a_release_is_told_what_is_known() {
     let guard = client.mutex("k").lock().await.unwrap();
     store.set(|gates| (gates.release, gates.acquire) = (Gate::Never, Gate::Never));
     drop(guard);
-    // The first claims behind the release and hears nothing; the second only hears of the lock's last holder.
+    // The first claims behind the release and hears nothing; the second only hears of the lock's
+    // last holder.
     let soon = Duration::from_millis(100);
     let first = client.mutex("k").with_wait(soon * 2).lock();
     let second = client.mutex("k").with_wait(soon).lock();

@@ -220,7 +220,8 @@ fn threads_that_come_and_go_lose_no_lock() {
                 for _ in 0..300 {
                     let patience = Duration::from_micros(random.below(400));
                     let lock = mutex.lock();
-                    // Cancelled by a timer on whichever thread, before, while or after it is handed the lock.
+                    // Cancelled by a timer on whichever thread, before, while or after it is handed
+                    // the lock.
                     let Ok(guard) = tokio::time::timeout(patience, lock).await else {
                         cancelled += 1;
                         continue;

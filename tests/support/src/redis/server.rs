@@ -147,7 +147,8 @@ impl RedisServer {
         self.port
     }
 
-    /// Suspends the process: the kernel still accepts connections and bytes; nothing is answered.
+    /// Suspends the process: the kernel still accepts connections and bytes, but nothing is
+    /// answered.
     pub fn pause(&self) {
         send_signal(self.child.as_ref().unwrap(), Signal::STOP);
     }

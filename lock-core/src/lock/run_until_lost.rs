@@ -1,8 +1,8 @@
 //! A future that cannot outlive its lease.
 //!
-//! A timer or `select!` around a body polls it once more after a late wake-up: both look at the body
-//! first or at random. Here the clock is read before each poll, so no poll *starts* at or after the
-//! deadline. (What one poll does, and how long it takes, is the body's own affair.)
+//! A timer or `select!` around a body may poll the body once more after a late wake-up: it polls
+//! the body first, or in random order. Here the clock is read before each poll, so no poll *starts*
+//! at or after the deadline. How long one poll takes is up to the body.
 
 use std::fmt;
 use std::future::Future;
@@ -14,23 +14,22 @@ use tracing::Span;
 use tracing::field::Empty;
 
 use crate::error::{Error, LostReason};
-use crate::held::Lease;
-use crate::scope::Scoped;
+use crate::held::{Lease, LostWatch, Scoped};
 use crate::time::Deadline;
-use crate::watch::Watch;
 
 pin_project! {
-    /// Drives a future while its lease is good; made by [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost).
+    /// Drives a future while its lease is good; made by
+    /// [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost).
     ///
-    /// On loss the future is dropped, at an await, before the error is given.
+    /// On loss the future is dropped, at an await, before the error is returned.
     #[must_use = "futures do nothing unless polled"]
     pub struct RunUntilLost<F> {
-        watch: Watch,
+        watch: LostWatch,
         #[pin]
         body: Option<Scoped<F>>,
         #[pin]
         deadline: Deadline,
-        // Not entered while the body runs: what the body records belongs to the span that its author sees.
+        // Not entered while the body runs: the body's own records belong to its caller's span.
         span: Span,
     }
 }
@@ -41,7 +40,12 @@ impl<F> RunUntilLost<F> {
             target: "lock_core", "lock.held",
             key = lease.key().label(), fence = lease.fencing_token().get(), held = Empty, outcome = Empty,
         );
-        Self { watch: Watch::new(lease), body: Some(body), deadline: Deadline::default(), span }
+        Self {
+            watch: LostWatch::new(lease.0),
+            body: Some(body),
+            deadline: Deadline::default(),
+            span,
+        }
     }
 }
 
@@ -50,9 +54,7 @@ impl<F: Future> Future for RunUntilLost<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Err(reason) = this.watch.lease().0.observe()
-            && !mutant!("body-beside-a-timer")
-        {
+        if let Err(reason) = this.watch.lease().observe() {
             return Poll::Ready(Err(end(this.body, this.watch, this.span, reason)));
         }
         let body = this.body.as_mut().as_pin_mut().expect("BUG: polled after it was ready");
@@ -61,16 +63,17 @@ impl<F: Future> Future for RunUntilLost<F> {
             report(this.watch, this.span, "done");
             return Poll::Ready(Ok(output));
         }
-        // Only now, for most bodies that never wait need no timer: whatever happened meanwhile is seen here.
-        let reason = ready!(this.watch.poll_end(this.deadline, cx));
+        // Only after the first poll: a body that never waits needs no timer. What happened
+        // meanwhile is noticed here.
+        let reason = ready!(this.watch.poll_lost(this.deadline, cx));
         Poll::Ready(Err(end(this.body, this.watch, this.span, reason)))
     }
 }
 
-/// Drops the body, for the lease is over.
+/// Drops the body of a lease that has ended.
 fn end<F>(
     mut body: Pin<&mut Option<Scoped<F>>>,
-    watch: &Watch,
+    watch: &LostWatch,
     span: &Span,
     reason: LostReason,
 ) -> Error {
@@ -79,9 +82,9 @@ fn end<F>(
     Error::lost(reason)
 }
 
-fn report(watch: &Watch, span: &Span, outcome: &'static str) {
+fn report(watch: &LostWatch, span: &Span, outcome: &'static str) {
     if !span.is_disabled() {
-        let (key, held) = (watch.lease().key().label(), watch.lease().0.held_for());
+        let (key, held) = (watch.lease().key.label(), watch.lease().held_for());
         span.record("held", tracing::field::debug(held));
         span.record("outcome", outcome);
         span.in_scope(|| tracing::debug!(target: "lock_core", key, ?held, outcome, "body ended"));

@@ -1,0 +1,292 @@
+//! The shared record of one held lock.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Context;
+use std::time::Duration;
+
+use super::watchers::Watchers;
+use crate::driver::Due;
+use crate::error::LostReason;
+use crate::fencing::FencingToken;
+use crate::key::Key;
+use crate::lease::{HandOffChain, LeaseEnd, LeaseState, lift_due, renewal_due};
+use crate::options::ResolvedOptions;
+use crate::registry::{HandedLease, LocalTurn, PendingRelease, Status};
+use crate::state::ClientState;
+use crate::store::{Name, Release, Token};
+use crate::time::Instant;
+use crate::tracker::TrackerToken;
+
+/// A held lock.
+pub(crate) struct LeaseInner {
+    pub(crate) client: Arc<ClientState>,
+    pub(crate) key: Key,
+    pub(super) name: Name,
+    pub(super) token: Token,
+    chain: HandOffChain,
+    pub(super) options: ResolvedOptions,
+    /// The position of this lease's first entry in its task's chain.
+    pub(super) link: OnceLock<ScopeLink>,
+    record: Mutex<Record>,
+}
+
+pub(super) struct Record {
+    pub(super) state: LeaseState,
+    watchers: Watchers,
+    /// Passed on when the lease ends, so that this process can claim the key again.
+    pub(super) turn: Option<LocalTurn>,
+    /// Counts the lease as held until its release is pending.
+    tracked: Option<TrackerToken>,
+    /// The lease's place in the renewer's schedule.
+    pub(super) due: Option<Due>,
+    /// The lease was entered with less than its ttl, and the store has not confirmed all of it yet.
+    pub(super) is_short: bool,
+    /// The longest ttl that was passed to `extend`, whether the store replied or not.
+    extended_for: Duration,
+}
+
+/// What becomes of a lease that its guard ends.
+pub(crate) enum Ended {
+    /// It had ended before.
+    Before,
+    /// The next holder in this process has it; it was held this long.
+    HandedOn(Duration),
+    /// It goes back to the store; it was held this long.
+    GivenBack(PendingRelease, Duration),
+}
+
+/// A grant, by the store or by the previous holder in this process.
+pub(crate) struct Granted {
+    pub(crate) token: Token,
+    pub(crate) chain: HandOffChain,
+    pub(crate) state: LeaseState,
+    /// Whether noticeably less than the ttl is left.
+    pub(crate) is_short: bool,
+    pub(crate) turn: LocalTurn,
+    pub(crate) tracked: TrackerToken,
+}
+
+/// Nested entries of a key pass through here one at a time, so that siblings (`join!`) exclude each
+/// other as they would without the outer lock.
+pub(crate) type ChildSlot = Arc<tokio::sync::Mutex<()>>;
+
+/// A lease on a task's chain of held leases.
+#[derive(Clone, Debug)]
+pub(crate) enum ScopeEntry {
+    /// The first entry of the lease. Its link is part of the lease's record.
+    First(Arc<LeaseInner>),
+    /// A further entry, in another chain or deeper in the same one.
+    More(Arc<Entry>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(super) lease: Arc<LeaseInner>,
+    pub(super) link: ScopeLink,
+    /// Whether its nested entries take turns with those of the first entry.
+    pub(super) shares_slot: bool,
+}
+
+/// What lies below an entry in the chain, and the slot for what is nested in it.
+#[derive(Debug, Default)]
+pub(crate) struct ScopeLink {
+    pub(super) outer: Option<ScopeEntry>,
+    pub(super) child: OnceLock<ChildSlot>,
+}
+
+impl LeaseInner {
+    /// Starts to keep a lease that was granted.
+    pub(crate) fn keep(
+        client: Arc<ClientState>,
+        key: Key,
+        name: Name,
+        options: ResolvedOptions,
+        granted: Granted,
+    ) -> Arc<Self> {
+        let Granted { token, chain, state, is_short, turn, tracked } = granted;
+        let deadline = state.deadline();
+        // A hand-off has set the status already; only `max_hold` may end the lease earlier.
+        if !chain.is_handed_on() || options.max_hold.is_some() {
+            turn.set_status(Status::Held(deadline));
+        }
+        let lifted = is_short && !state.ends_by_hold();
+        let now = state.granted_at();
+        let record = Record {
+            state,
+            watchers: Watchers::default(),
+            turn: Some(turn),
+            tracked: Some(tracked),
+            due: None,
+            is_short,
+            extended_for: Duration::ZERO,
+        };
+        let lease = Arc::new(Self {
+            client,
+            key,
+            name,
+            token,
+            chain,
+            options,
+            link: OnceLock::new(),
+            record: Mutex::new(record),
+        });
+        let first = if lifted {
+            lift_due(now, deadline)
+        } else if options.renewal {
+            renewal_due(now, deadline)
+        } else {
+            deadline
+        };
+        lease.schedule_at(first);
+        lease
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// What is left of the lease, or why it has ended.
+    pub(crate) fn observe(&self) -> Result<Duration, LostReason> {
+        self.with(|record, now| record.state.check(now))
+    }
+
+    /// Why the lease has ended, if that was noticed; else wakes the task of `cx` when it ends.
+    pub(super) fn watch(&self, place: &mut Option<u64>, cx: &Context<'_>) -> Option<LostReason> {
+        let mut record = self.lock();
+        let reason = record.state.end_reason();
+        if reason.is_none() {
+            record.watchers.register(place, cx.waker());
+        }
+        reason
+    }
+
+    /// Removes the watcher at `place`.
+    pub(super) fn unwatch(&self, place: u64) {
+        self.lock().watchers.remove(place);
+    }
+
+    /// How many tasks wait for its end.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn watchers(&self) -> usize {
+        self.with(|record, _| record.watchers.len())
+    }
+
+    /// How long it has been held.
+    pub(crate) fn held_for(&self) -> Duration {
+        let granted = self.with(|record, _| record.state.granted_at());
+        Instant::now().saturating_since(granted)
+    }
+
+    /// What is left of the lease, or why it has ended. If it has not, the store may now be asked to
+    /// keep the lock for `ttl`.
+    pub(super) fn begin_extend(&self, ttl: Duration) -> Result<Duration, LostReason> {
+        self.with(|record, now| {
+            let left = record.state.check(now)?;
+            record.extended_for = record.extended_for.max(ttl);
+            Ok(left)
+        })
+    }
+
+    /// Ends the lease for its guard. From here on no renewal is sent, and late replies move
+    /// nothing.
+    pub(crate) fn end(&self) -> Ended {
+        let ending = self.with(|record, now| {
+            let good = record.state.check(now).is_ok();
+            let first = record.state.begin_release();
+            Ending {
+                first,
+                good,
+                now,
+                state: record.state.clone(),
+                chain: self.chain.requested(record.extended_for),
+                turn: record.turn.take(),
+                tracked: record.tracked.take(),
+                due: record.due.take(),
+            }
+        });
+        // `_tracked`: the lease counts as held until the next holder, which waits, or the releaser
+        // counts it.
+        let Ending { first, good, now, state, chain, turn, tracked: _tracked, due } = ending;
+        if let Some(due) = due {
+            self.client.renewer.forget(due);
+        }
+        if !first {
+            return Ended::Before;
+        }
+        let held = now.saturating_since(state.granted_at());
+        let (confirmed_until, label) = (state.confirmed_until(), self.key.label());
+        let turn = match turn {
+            Some(turn) if good && self.options.min_hold.is_none() => {
+                let lease =
+                    HandedLease { token: self.token, chain, deadline: confirmed_until, label };
+                match turn.hand_on(lease, now) {
+                    Ok(()) => return Ended::HandedOn(held),
+                    Err(turn) => Some(turn),
+                }
+            }
+            turn => turn,
+        };
+        if let Some(turn) = &turn {
+            turn.set_status_at(Status::Releasing, now);
+        }
+        let min_hold = self.options.min_hold;
+        let hold_until = min_hold.map(|least| state.granted_at().saturating_add(least));
+        let release = Release::new(self.name.clone(), self.token, hold_until);
+        let good_until = good.then(|| state.deadline());
+        let end = LeaseEnd { at: now, good_until, confirmed_until };
+        let releaser = &self.client.releaser;
+        let pending = releaser.pending(release, turn, label, chain.longest_ttl(), Some(end));
+        Ended::GivenBack(pending, held)
+    }
+
+    pub(super) fn fence(&self) -> FencingToken {
+        self.chain.fence(self.options.fencing)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `act` on the record. If the lease ends in it, wakes the watchers and passes the turn
+    /// on.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Record, Instant) -> R) -> R {
+        let now = Instant::now();
+        let mut record = self.lock();
+        let result = act(&mut record, now);
+        let Err(reason) = record.state.check(now) else { return result };
+        let watchers = std::mem::take(&mut record.watchers);
+        // A released lease keeps the turn for the release, so that the key is claimed again only
+        // behind it.
+        let turn = if reason == LostReason::Released { None } else { record.turn.take() };
+        drop(record);
+        if turn.is_some() {
+            tracing::warn!(
+                target: "lock_core", key = self.key.label(), fence = %self.fence(), %reason, "lock lost"
+            );
+        }
+        drop(turn);
+        watchers.wake();
+        result
+    }
+}
+
+/// What [`LeaseInner::end`] takes out of the record.
+struct Ending {
+    /// Whether this call ends the lease.
+    first: bool,
+    /// Whether the lease was good until now.
+    good: bool,
+    now: Instant,
+    state: LeaseState,
+    chain: HandOffChain,
+    turn: Option<LocalTurn>,
+    tracked: Option<TrackerToken>,
+    due: Option<Due>,
+}
+
+impl fmt::Debug for LeaseInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseInner").field("key", &self.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! What all handles, guards and leases of one client share.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use crate::driver::{BackgroundTask, Renewer};
+use crate::error::{ConfigError, Error, ErrorKind};
+use crate::options::{LockOptions, ResolvedOptions};
+use crate::registry::{Registry, Releaser};
+use crate::runtime::EnterGuard;
+use crate::store::Store;
+use crate::tracker::Tracker;
+
+/// The state of a client.
+pub(crate) struct ClientState {
+    /// Tells clients apart: a task re-enters only leases of the same client.
+    pub(crate) id: u64,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) namespace: Arc<str>,
+    pub(crate) defaults: LockOptions,
+    /// The defaults with the library's below.
+    pub(crate) resolved: ResolvedOptions,
+    pub(crate) registry: Registry,
+    pub(crate) renewer: Arc<Renewer>,
+    pub(crate) releaser: Arc<Releaser>,
+    /// Counts acquisitions under way and leases that are held, each from before its first command
+    /// until its release is pending.
+    pub(crate) held: Arc<Tracker>,
+    renewing: BackgroundTask,
+    releasing: BackgroundTask,
+}
+
+impl ClientState {
+    pub(crate) fn new(
+        id: u64,
+        store: Arc<dyn Store>,
+        namespace: Arc<str>,
+        defaults: LockOptions,
+        runtime: Option<Handle>,
+    ) -> Result<Self, ConfigError> {
+        let resolved = defaults.resolve()?;
+        let releaser = Arc::default();
+        Ok(Self {
+            id,
+            store,
+            namespace,
+            defaults,
+            resolved,
+            registry: Registry::new(Arc::clone(&releaser)),
+            renewer: Arc::default(),
+            releaser,
+            held: Arc::default(),
+            renewing: BackgroundTask::new(runtime.clone()),
+            releasing: BackgroundTask::new(runtime),
+        })
+    }
+
+    /// Starts the background tasks unless they run. An error outside a runtime: the caller needs
+    /// one for its timers, wherever the tasks run.
+    pub(crate) fn ensure_running(&self) -> Result<(), Error> {
+        self.start_tasks()?;
+        Handle::try_current().map(|_| ()).map_err(|_| Error::of(ErrorKind::NoRuntime))
+    }
+
+    fn start_tasks(&self) -> Result<(), Error> {
+        if !self.renewing.is_alive() {
+            self.renewing.start(|| Arc::clone(&self.renewer).run(Arc::clone(&self.store)))?;
+        }
+        if !self.releasing.is_alive() {
+            self.releasing.start(|| Arc::clone(&self.releaser).run(Arc::clone(&self.store)))?;
+        }
+        Ok(())
+    }
+
+    /// Runs `future` for a caller that blocks: a thread of `spawn_blocking`, or a thread outside
+    /// any runtime. On the latter, the background tasks must run already, since they outlive the
+    /// call.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> Result<F::Output, Error> {
+        if let Ok(runtime) = Handle::try_current() {
+            return Ok(runtime.block_on(future));
+        }
+        self.start_tasks()?;
+        // Not the tasks' runtime: if that is a `current_thread` one, no thread may be driving it.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::unavailable("no runtime to wait in", error))?;
+        // This runtime ends with the call, so connections that outlive it are spawned on the other.
+        let _entered = EnterGuard::enter(self.renewing.started());
+        Ok(runtime.block_on(future))
+    }
+}
+
+/// When the last handle, guard and lease is gone, the tasks end as soon as their queues are empty.
+impl Drop for ClientState {
+    fn drop(&mut self) {
+        self.renewer.close();
+        self.releaser.close();
+    }
+}
