@@ -50,7 +50,7 @@ use crate::error::Error;
 /// `<namespace>:{0}:fence`, numbers the grants. While processes wait for a lock they queue in two
 /// sorted sets, `<namespace>:{0}:q:<key>` and `<namespace>:{0}:a:<key>`, which disappear with the
 /// last waiter. Each store that waits listens on a channel of its own,
-/// `<namespace>:{0}:inbox:<id>`. Each hand-over sends a message to the new holder, and an empty one
+/// `<namespace>:{0}:inbox:<id>`. Each hand-off sends a message to the new holder, and an empty one
 /// to the client that releases.
 ///
 /// # Permissions

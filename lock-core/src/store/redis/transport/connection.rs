@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use super::batch::Batcher;
 use super::clock::ServerClock;
 use super::connector::{Endpoint, Wire};
-use super::dial::{Dialer, Dialled};
+use super::dial::Dialer;
 use super::link::{Health, Link, Timeouts};
 use crate::error::{Error, ErrorKind};
 use crate::runtime::{AliveFlag, spawn_handle};
@@ -130,8 +130,7 @@ impl Connection {
                 this.pushed(&push);
             }
         };
-        let Dialled { wire, resp3, us, sent } = self.dialer.dial(on_push).await?;
-        self.clock.record(us, sent);
+        let (wire, resp3) = self.dialer.dial(&self.clock, Box::new(on_push)).await?;
         let mut current = self.lock();
         current.generation += 1;
         current.silences = 0;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike as _, PubSub};
 use redis::{AsyncConnectionConfig, PushInfo, RedisError, RedisResult, Value};
 
+use super::clock::ServerClock;
 use super::connector::{Endpoint, Wire};
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
@@ -36,14 +37,8 @@ struct Failure {
     retry_at: Instant,
 }
 
-/// A connection that was just opened, with a first sample of the server's clock.
-pub(super) struct Dialled {
-    pub(super) wire: Wire,
-    pub(super) resp3: bool,
-    /// The server's time, in microseconds, as the reply to a command sent at `sent`.
-    pub(super) us: u64,
-    pub(super) sent: Instant,
-}
+/// Takes what the server pushes on a connection.
+type OnPush = Box<dyn Fn(PushInfo) + Send + Sync>;
 
 /// Commands that may be queued for the socket.
 const PIPELINE_BUFFER: usize = 1024;
@@ -54,17 +49,20 @@ impl Dialer {
         Self { endpoint, label, timeout, resp3_refused, failures }
     }
 
-    /// Dials once. Between a failure and the end of the pause after it, fails as that did.
-    pub(super) async fn dial<F>(&self, on_push: F) -> Result<Dialled, Error>
-    where
-        F: Fn(PushInfo) + Send + Sync + 'static,
-    {
+    /// Dials once, and takes a first sample of the server's clock. Returns whether the connection
+    /// speaks RESP3 as well. Between a failure and the end of the pause after it, fails as that
+    /// did.
+    pub(super) async fn dial(
+        &self,
+        clock: &ServerClock,
+        on_push: OnPush,
+    ) -> Result<(Wire, bool), Error> {
         if let Some(Failure { error, retry_at }) = &self.lock().last
             && *retry_at > Instant::now()
         {
             return Err(error.clone());
         }
-        let dialled = self.dial_now(on_push).await;
+        let dialled = self.dial_now(clock, on_push).await;
         let mut failures = self.lock();
         match &dialled {
             Ok(_) => *failures = Failures::default(),
@@ -86,10 +84,7 @@ impl Dialer {
         self.endpoint.pubsub().await
     }
 
-    async fn dial_now<F>(&self, on_push: F) -> Result<Dialled, Error>
-    where
-        F: Fn(PushInfo) + Send + Sync + 'static,
-    {
+    async fn dial_now(&self, clock: &ServerClock, on_push: OnPush) -> Result<(Wire, bool), Error> {
         let limit = Instant::now().saturating_add(self.timeout);
         let (mut wire, resp3) = self.handshake(on_push, limit).await?;
         // Claims carry the server's time, so it must be known before the first of them.
@@ -104,7 +99,8 @@ impl Dialer {
                         "cannot read the reply of redis to the TIME command",
                     )
                 })?;
-                Ok(Dialled { wire, resp3, us, sent })
+                clock.record(us, sent);
+                Ok((wire, resp3))
             }
             // The server's own words say more than that there is no connection, but nothing about a
             // key.
@@ -116,10 +112,7 @@ impl Dialer {
     }
 
     /// Connects by RESP3, or by RESP2 where that is refused.
-    async fn handshake<F>(&self, on_push: F, limit: Instant) -> Result<(Wire, bool), Error>
-    where
-        F: Fn(PushInfo) + Send + Sync + 'static,
-    {
+    async fn handshake(&self, on_push: OnPush, limit: Instant) -> Result<(Wire, bool), Error> {
         if !self.resp3_refused.load(Ordering::Acquire) {
             let config = self.config().set_push_sender(move |push| {
                 on_push(push);
@@ -139,7 +132,7 @@ impl Dialer {
         if !self.resp3_refused.swap(true, Ordering::AcqRel) {
             tracing::debug!(
                 target: "lock_core", server = %self.label,
-                "redis refuses RESP3: a second connection receives lock hand-overs"
+                "redis refuses RESP3: a second connection receives lock hand-offs"
             );
         }
         Ok((wire, false))
