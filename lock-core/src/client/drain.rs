@@ -1,4 +1,4 @@
-//! Ending a client in good order.
+//! Shutting down a client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::time::{Instant, timeout_at};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases are
-    /// over for this process; their ttl frees the keys.
+    /// Guards that were still alive, and acquisitions that were not dropped yet. Their leases have
+    /// ended for this process; the keys become free after their ttl.
     pub held: usize,
-    /// Releases that the store had not confirmed. The ttl frees those keys.
+    /// Releases that the store had not confirmed. Those keys become free after their ttl.
     pub pending: usize,
 }
 
@@ -28,16 +28,16 @@ impl Drained {
 }
 
 impl LockClient {
-    /// Ends the client: grants nothing more, lets holders finish, and waits until the store has
+    /// Shuts the client down: grants nothing more, lets holders finish, and waits until the store has
     /// confirmed the releases; all within `limit`. Call it on SIGTERM, after the server has stopped
     /// accepting.
     ///
-    /// Those who wait for a lock get [`Draining`](crate::ErrorKind::Draining) at once. Leases that
+    /// Tasks that wait for a lock get [`Draining`](crate::ErrorKind::Draining) at once. Leases that
     /// are still held after four fifths of `limit` are declared lost: bodies of `run`, the macro
-    /// and the layer are dropped at their next await and their locks released. A raw guard's code
-    /// cannot be stopped, so its key is left to its ttl.
+    /// and the layer are dropped at their next await and their locks are released. The code that
+    /// holds a guard cannot be stopped, so the guard's key is freed by its ttl.
     ///
-    /// Outside a tokio runtime it only refuses newcomers, and says what is left.
+    /// Outside a tokio runtime it only rejects new acquisitions, and returns what is left.
     ///
     /// # Cancel safety
     ///

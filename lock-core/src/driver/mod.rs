@@ -17,8 +17,8 @@ pub(crate) use self::renewer::{Due, OnDue, Renewable, Renewer};
 use crate::error::{Error, ErrorKind};
 use crate::runtime::AliveFlag;
 
-/// A task of the client that is started on first use, and again where the client is used when the
-/// runtime it ran on is gone.
+/// A task of the client. The first use starts it; when its runtime has shut down, the next use
+/// starts it again.
 #[derive(Debug)]
 pub(crate) struct BackgroundTask {
     /// The runtime given to the builder.

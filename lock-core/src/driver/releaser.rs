@@ -36,7 +36,7 @@ pub(crate) struct PendingRelease<T> {
     good_until: Option<Instant>,
     /// Whether the token was granted the lock, or only claimed it.
     was_held: bool,
-    /// From then on nothing of the token can be left in the store, even if no release arrives.
+    /// After this nothing of the token can be left in the store, even if no release arrives.
     hopeless_at: Instant,
     attempts: u32,
     /// Attempts without a reply: each may have freed the lock.

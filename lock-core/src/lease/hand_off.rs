@@ -113,7 +113,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     #[test]
-    fn a_grant_has_sixty_four_holders_with_numbers_that_grow_and_none_of_the_next_grant() {
+    fn sixty_four_holders_of_a_grant_have_growing_numbers_below_the_next_grant() {
         let mut chain = HandOffChain::new(7, at(0), TTL);
         let mut fences = vec![chain.fence(true)];
         while chain.may_go_on(at(1)) {
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn the_time_counts_from_the_grant_and_not_from_the_last_hand_off() {
+    fn hand_off_time_counts_from_the_grant() {
         let chain = HandOffChain::new(7, at(100), TTL).next(TTL);
         assert!(chain.may_go_on(at(5_099)));
         assert!(!chain.may_go_on(at(5_100)));
     }
 
     #[test]
-    fn who_does_not_want_a_number_gets_none_and_a_grant_without_one_gives_none() {
+    fn holder_without_fencing_and_grant_without_a_number_have_no_token() {
         let (fenced, plain) = (HandOffChain::new(7, at(0), TTL), HandOffChain::new(0, at(0), TTL));
         assert_eq!(fenced.fence(false), FencingToken::NONE);
         assert_eq!(plain.next(TTL).fence(true), FencingToken::NONE);
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_remembers_the_longest_ttl() {
+    fn chain_keeps_the_longest_ttl() {
         let chain = HandOffChain::new(7, at(0), TTL).next(TTL * 6).next(TTL);
         assert_eq!(chain.longest_ttl(), TTL * 6);
     }
 
     #[test]
-    fn a_lease_of_the_same_ttl_is_not_short_within_the_budget_whatever_the_ttl() {
+    fn lease_of_the_same_ttl_is_not_short_within_the_budget() {
         for ttl in [Duration::from_millis(100), TTL, TTL * 8_640] {
             assert!(!is_short(at(5_000), deadline(at(0), ttl), ttl));
             assert!(is_short(at(0), deadline(at(0), ttl / 2), ttl));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_is_not_handed_on() {
+    fn nearly_expired_lease_is_not_handed_on() {
         let ms = |millis: u64| at(millis * 1_000);
         assert!(enough_to_hand_on(ms(0), ms(10), Duration::from_millis(100)));
         assert!(!enough_to_hand_on(ms(0), ms(9), Duration::from_millis(100)));

@@ -4,8 +4,8 @@
 //! Acquiring → Held ⇄ InDoubt → Lost(reason)        Releasing → Gone from any of them
 //! ```
 //!
-//! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lease that was lost
-//! once is never valid again, whatever answers still arrive.
+//! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lost lease is never
+//! valid again, whatever replies still arrive.
 
 mod hand_off;
 mod release;

@@ -33,7 +33,7 @@ enum Phase {
 pub(crate) struct TooLate;
 
 impl LeaseState {
-    /// A lease of `ttl` whose command was sent at `sent` and whose grant is looked at `now`.
+    /// A lease of `ttl` whose command was sent at `sent` and whose grant is examined at `now`.
     pub(crate) fn granted(
         sent: Instant,
         ttl: Duration,
@@ -74,7 +74,7 @@ impl LeaseState {
         }
     }
 
-    /// The store, or the client, says that the lease is over. The first reason stays.
+    /// The store or the client found that the lease has ended. The first reason stays.
     pub(crate) fn lose(&mut self, reason: LostReason, now: Instant) {
         if self.check(now).is_ok() {
             self.phase = Phase::Lost(reason);
@@ -102,7 +102,7 @@ impl LeaseState {
         }
     }
 
-    /// What is left of the lease, or why it is over.
+    /// What is left of the lease, or why it has ended.
     pub(crate) fn check(&mut self, now: Instant) -> Result<Duration, LostReason> {
         match self.phase {
             Phase::Held | Phase::InDoubt => {
@@ -125,7 +125,7 @@ impl LeaseState {
         self.hold_until.map_or(self.deadline, |until| until.min(self.deadline))
     }
 
-    /// Until when the store has confirmed it, whatever `max_hold` makes of that.
+    /// Until when the store has confirmed it, `max_hold` left aside.
     pub(crate) fn confirmed_until(&self) -> Instant {
         self.deadline
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_that_used_up_the_lease_is_refused() {
+    fn grant_that_used_up_its_lease_is_refused() {
         LeaseState::granted(at(0), ms(1_000), None, at(885)).unwrap();
         LeaseState::granted(at(0), ms(1_000), None, at(889)).unwrap_err();
         LeaseState::granted(at(0), ms(1_000), None, at(60_000)).unwrap_err();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_renewal_moves_nothing_and_a_later_one_heals() {
+    fn failed_renewal_keeps_the_deadline_and_a_later_one_moves_it() {
         let mut lease = LeaseState::granted(at(0), ms(3_000), None, at(1)).unwrap();
         let before = lease.deadline();
         lease.doubted(at(1_500));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn max_hold_ends_a_lease_that_is_renewed() {
+    fn max_hold_ends_a_renewed_lease() {
         let mut lease = LeaseState::granted(at(0), ms(1_000), Some(ms(1_500)), at(0)).unwrap();
         lease.renewed(at(900), ms(1_000), at(901));
         assert!(lease.ends_by_hold());
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_handed_on_keeps_its_deadline_and_not_its_max_hold() {
+    fn handed_on_lease_keeps_its_deadline_but_not_its_max_hold() {
         let first = LeaseState::granted(at(0), ms(1_000), Some(ms(50)), at(0)).unwrap();
         let mut next = LeaseState::handed_on(first.confirmed_until(), None, at(40));
         assert_eq!(next.deadline(), deadline(at(0), ms(1_000)));
@@ -206,11 +206,11 @@ mod tests {
         assert_eq!(next.check(at(90)), Err(LostReason::MaxHold));
     }
 
-    /// What the store does with one message, and what the client is told.
+    /// What the store does with one message, and what the client learns of it.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A renewal: how long it travels, how long its answer travels (`None`: lost), for which
-        /// ttl.
+        /// A renewal for `ttl`: how long the request travels, and how long the reply does (`None`:
+        /// the reply is lost).
         Renew {
             there: u64,
             back: Option<u64>,
@@ -232,10 +232,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// While the client believes in the lease, the store has not let it expire, even with the
+        /// While the client considers the lease valid, the store has not let it expire, even with the
         /// store's clock one percent fast and its expiry rounded down to milliseconds.
         #[test]
-        fn the_client_never_outlives_the_store(
+        fn client_never_considers_an_expired_lease_valid(
             ttl in 100u64..86_400_000,
             there in 0u64..100_000,
             back in 0u64..100_000,

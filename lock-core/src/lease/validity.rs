@@ -1,4 +1,4 @@
-//! When a lease ends by the client's account, and when to renew it.
+//! When a lease ends for the client, and when to renew it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn margin(ttl: Duration) -> Duration {
     (ttl / 100).saturating_add(ROUNDING)
 }
 
-/// The client's deadline for a lease of `ttl` whose command was handed over at `sent`.
+/// The client's deadline for a lease of `ttl` whose command was sent at `sent`.
 ///
 /// `sent` is read *before* the command is queued, so that waiting in a queue or on the network
 /// shortens the lease instead of overrunning it.
@@ -21,21 +21,21 @@ pub(crate) fn deadline(sent: Instant, ttl: Duration) -> Instant {
 
 /// What must be left of a lease for it to be worth entering.
 ///
-/// A tenth: the answer took nine tenths of the lease, so the first renewal would come too late as
-/// well.
+/// A tenth of the ttl: if the reply took nine tenths of the lease, the first renewal would be too
+/// late as well.
 pub(crate) fn min_remaining(ttl: Duration) -> Duration {
     ttl / 10
 }
 
-/// A third of what remains: leaves two more tries before the deadline.
+/// A third of what remains, which leaves two more tries before the deadline.
 pub(crate) fn renewal_due(now: Instant, deadline: Instant) -> Instant {
     now.saturating_add(deadline.saturating_since(now) / 3)
 }
 
-/// When to try again after a renewal that nobody answered.
+/// When to try again after a renewal without a reply.
 ///
-/// A third of what remains, but soon: a store that is back should be asked while there is time.
-/// `jitter` is in `0..=255` and spreads the clients of a store that comes back.
+/// A third of what remains, but at most half a second, so that a store that recovers is reached
+/// while there is time. `jitter` spreads the clients of such a store.
 pub(crate) fn retry_due(now: Instant, deadline: Instant, jitter: u8) -> Instant {
     const SOONEST: Duration = Duration::from_millis(10);
     const LATEST: Duration = Duration::from_millis(500);
@@ -44,8 +44,8 @@ pub(crate) fn retry_due(now: Instant, deadline: Instant, jitter: u8) -> Instant 
     now.saturating_add(pause / 2 + pause / 2 * u32::from(jitter) / 255)
 }
 
-/// How long to wait for the answer to a renewal: half of what remains, so that one lost answer
-/// leaves time for another try.
+/// How long to wait for the reply to a renewal: half of what remains, so that one lost reply leaves
+/// time for another try.
 pub(crate) fn renewal_patience(now: Instant, deadline: Instant) -> Instant {
     now.saturating_add(deadline.saturating_since(now) / 2)
 }

@@ -61,7 +61,7 @@ impl Entered {
         RunUntilLost::new(self.lease(), Scoped::new(self.scope.clone(), body))
     }
 
-    /// Drives `body` to its end, even if the lease ends before.
+    /// Drives `body` to its end, even if the lease ends first.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The locks that users take.
+//! The lock types.
 
 mod acquire;
 mod entered;

@@ -1,4 +1,4 @@
-//! A lock held by one at a time.
+//! A lock with one owner at a time.
 
 use std::fmt;
 use std::future::Future;
@@ -18,8 +18,8 @@ use crate::store::Name;
 /// A lock on one key, held by one owner at a time across all processes that share the store and
 /// namespace.
 ///
-/// Making one does no I/O, and cloning is cheap; one that is kept is a little faster than one made
-/// for each use. The futures of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) own what they
+/// Making a `Mutex` does no I/O, and cloning it is cheap; keeping it is a little faster than making
+/// one for each use. The futures of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) own what they
 /// need, so they can be spawned, joined and selected as they are; that of [`run`](Self::run)
 /// borrows the mutex.
 ///

@@ -1,9 +1,9 @@
-//! Tasks of one process on one key, in many interleavings of what they do under the line's locks:
-//! `make schedules`.
+//! Tasks of one process use one key, in many interleavings of what they do under the wait list's
+//! locks: `make schedules`.
 //!
-//! Each wants the key a few times and ends in one of the ways there are. A scheduler of its own
-//! decides who goes on at each lock; it notices when nobody can. Experiment 5 of the programme of
-//! faults.
+//! Each task requests the key a few times and ends each request in a random way. At each lock,
+//! shuttle's scheduler decides which task goes on; it fails the test if no task can. Experiment 5
+//! of the programme of faults.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -33,7 +33,7 @@ const TASKS: usize = 3;
 const TURNS: usize = 2;
 const TTL: Duration = Duration::from_secs(3_600);
 /// The schedules are repeated until each event has occurred, at most this many times.
-const MOST_ROUNDS: usize = 10;
+const MAX_ROUNDS: usize = 10;
 
 /// What happened, over all schedules.
 #[derive(Default)]
@@ -70,7 +70,7 @@ struct Process {
     registry: Registry,
     releaser: Arc<Releaser>,
     name: Name,
-    /// Whether a task is at work under the lock.
+    /// Whether a task works under the lock.
     at_work: AtomicBool,
 }
 
@@ -122,7 +122,7 @@ impl Process {
         }
     }
 
-    /// Asks the store: it is granted, or given up.
+    /// Claims the lock: it is granted, or the task gives up.
     fn claim(&self, turn: LocalTurn, claim: Option<HandedClaim>, seen: &Seen) {
         if claim.is_some() {
             bump(&seen.claims_taken_over);
@@ -139,7 +139,7 @@ impl Process {
         }
     }
 
-    /// Is at work under the lock, and gives the lease to the next one, or back.
+    /// Works under the lock, and gives the lease to the next task or back to the store.
     fn hold(&self, turn: LocalTurn, lease: Option<HandedLease>, seen: &Seen) {
         let now = Instant::now();
         if lease.is_some() {
@@ -147,7 +147,7 @@ impl Process {
         } else {
             turn.set_status_at(Status::Held(now.saturating_add(TTL)), now);
         }
-        assert!(!self.at_work.swap(true, Relaxed), "two at work");
+        assert!(!self.at_work.swap(true, Relaxed), "two tasks hold the lock");
         thread::yield_now();
         assert!(self.at_work.swap(false, Relaxed));
         bump(&seen.turns);
@@ -159,7 +159,7 @@ impl Process {
         });
         lease.chain = lease.chain.next(TTL);
         if thread_rng().gen_bool(0.1) {
-            // It is over: nobody may have it.
+            // It has ended, so no task may get it.
             lease.deadline = now;
         }
         if let Err(turn) = turn.hand_on(lease, now) {
@@ -185,25 +185,26 @@ fn schedule(seen: &Arc<Seen>, drained: bool) {
         let process = Arc::clone(&process);
         tasks.push(thread::spawn(move || process.registry.drain()));
     }
-    // As a client does, which starts its task before it closes it.
-    let sweep = Arc::clone(&process.releaser).run(Arc::new(MemoryStore::new()));
-    let sweeping = thread::spawn(move || block_on(sweep));
+    // As a client does, which starts its task before it closes the queue.
+    let run = Arc::clone(&process.releaser).run(Arc::new(MemoryStore::new()));
+    let releaser = thread::spawn(move || block_on(run));
     for task in tasks {
         task.join().unwrap();
     }
     process.releaser.close();
-    sweeping.join().unwrap();
+    releaser.join().unwrap();
     assert_eq!(process.registry.len(), 0, "a key is left in the registry");
     assert_eq!(process.releaser.pending_count(), 0, "a release is pending");
 }
 
-/// No task waits for ever, no two are at work at once, nothing is left in the registry.
+/// A schedule loses a wake-up, so a task waits for ever; or gives two tasks the turn at once; or
+/// leaves an entry in the registry.
 #[test]
-fn no_schedule_loses_a_wake_up_a_turn_or_an_entry() {
+fn every_schedule_keeps_wake_ups_turns_and_entries() {
     let schedules = std::env::var("LOCK_SCHEDULES").unwrap_or_else(|_| "2000".into());
     let schedules: usize = schedules.parse().expect("LOCK_SCHEDULES is a number");
     let (seen, mut rounds) = (Arc::new(Seen::default()), 0);
-    while rounds == 0 || rounds < MOST_ROUNDS && seen.lacks().is_some() {
+    while rounds == 0 || rounds < MAX_ROUNDS && seen.lacks().is_some() {
         for drained in [false, true] {
             let counted = Arc::clone(&seen);
             shuttle::check_random(move || schedule(&counted, drained), schedules);
@@ -213,15 +214,15 @@ fn no_schedule_loses_a_wake_up_a_turn_or_an_entry() {
         rounds += 1;
     }
     if let Some(event) = seen.lacks() {
-        panic!("it never came to `{event}`");
+        panic!("no schedule came to `{event}`");
     }
     let counts = seen.events().map(|(event, count)| (event.to_owned(), count.into()));
     let counts: serde_json::Map<_, _> = counts.into_iter().collect();
     let Some(path) = std::env::var_os("LOCK_FAULTS_REPORT") else { return };
     let line = serde_json::json!({
         "experiment": 5,
-        "name": "no two at work at once, nobody waits for ever, nothing left in the registry",
-        "fault": "tasks of a process in many interleavings: dropped waits, hand-offs, leases that are over, drains",
+        "name": "one holder at a time, no task waits for ever, nothing left in the registry",
+        "fault": "tasks of a process in many interleavings: dropped waits, hand-offs, expired leases, drains",
         "runs": 4 * schedules * rounds, "events": counts, "violations": 0,
     });
     let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
