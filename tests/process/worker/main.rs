@@ -18,6 +18,7 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
 use lock_testkit::history::now;
+use lock_testkit::is_due;
 
 /// What the process was told.
 struct Args(Vec<String>);
@@ -28,7 +29,7 @@ async fn main() {
     if args.0[0] == "total" {
         return contend::total(&args);
     }
-    let store = RedisStore::connect(args.text("url")).await.unwrap();
+    let store = connect(args.text("url")).await;
     let defaults = LockOptions::new().with_ttl(args.millis("ttl"));
     let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
     match args.0[0].as_str() {
@@ -38,6 +39,17 @@ async fn main() {
         "bodies" => bodies::run(&client, &args).await,
         "serve" => serve::run(&client, &args).await,
         other => panic!("no such task: {other}"),
+    }
+}
+
+/// Connects, in another attempt if a busy machine answered too late.
+async fn connect(url: &str) -> RedisStore {
+    let mut attempts = 0;
+    loop {
+        match RedisStore::connect(url).await {
+            Err(error) if error.is_unknown() && is_due(attempts, 1, false) => attempts += 1,
+            store => return store.unwrap(),
+        }
     }
 }
 
