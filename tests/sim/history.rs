@@ -1,36 +1,26 @@
 //! Who held what when, and what must be true of it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// The turns of all tasks. Cheap to clone.
+use lock_testkit::history::{Turn, misnumbered, overlaps};
+
+/// The turns of all tasks. Points in time are numbers of events, which are in order even within a
+/// millisecond. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct History(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    turns: Vec<Turn>,
+    /// With their keys.
+    turns: Vec<(usize, Turn)>,
     losses: Vec<Loss>,
-}
-
-/// One turn of a holder. Points in time are numbers of events, which are in order even within a millisecond.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
-    pub(crate) key: usize,
-    #[allow(dead_code)] // told when something is wrong
-    pub(crate) owner: usize,
-    /// When it began to ask.
-    pub(crate) asked: u64,
-    pub(crate) entered: u64,
-    /// When it was last told that its lease is good.
-    pub(crate) good_at: u64,
-    /// 0: without one.
-    pub(crate) fence: u64,
 }
 
 /// The server forgot its keys.
 #[derive(Clone, Copy, Debug)]
 struct Loss {
-    at: u64,
+    at: u128,
     /// By the server's clock, which fencing tokens follow.
     clock_us: u64,
 }
@@ -38,82 +28,76 @@ struct Loss {
 /// By so many microseconds the counter may be ahead of the clock.
 const AHEAD_US: u64 = 1_000;
 
-impl Turn {
-    /// Whether its lease began before the server forgot all locks, and was believed in after that.
-    fn outlives(&self, loss: &Loss) -> bool {
-        self.fence >> 6 <= loss.clock_us + AHEAD_US && self.good_at >= loss.at
-    }
-
-    /// How many holders of the process had the grant before.
-    pub(crate) fn handed_on(&self) -> u64 {
-        self.fence & 63
+impl Loss {
+    /// Whether a lease began before the server forgot all locks, and its holder relied on it after
+    /// that.
+    fn is_outlived_by(&self, turn: &Turn) -> bool {
+        turn.grant() <= self.clock_us + AHEAD_US && turn.exit >= self.at
     }
 }
 
 impl History {
-    /// Notes a turn that has just begun.
-    pub(crate) fn enter(&self, turn: Turn) -> usize {
-        let mut inner = self.0.lock().unwrap();
-        inner.turns.push(turn);
-        inner.turns.len() - 1
+    /// Records a turn that has just begun.
+    pub(crate) fn enter(
+        &self,
+        key: usize,
+        owner: usize,
+        [asked, enter]: [u64; 2],
+        fence: u64,
+    ) -> usize {
+        let (asked, enter) = (u128::from(asked), u128::from(enter));
+        // Until the holder learns that its lease is still good.
+        let turn = Turn { owner, asked, enter, exit: enter, deadline: u128::MAX, fence };
+        let turns = &mut self.0.lock().unwrap().turns;
+        turns.push((key, turn));
+        turns.len() - 1
     }
 
-    /// The holder was told that its lease is still good.
+    /// The holder has learned that its lease is still good.
     pub(crate) fn still_good(&self, turn: usize, at: u64) {
-        self.0.lock().unwrap().turns[turn].good_at = at;
+        self.0.lock().unwrap().turns[turn].1.exit = at.into();
     }
 
     /// The server forgot its keys.
     pub(crate) fn forgotten(&self, at: u64, clock_us: u64) {
-        self.0.lock().unwrap().losses.push(Loss { at, clock_us });
+        self.0.lock().unwrap().losses.push(Loss { at: at.into(), clock_us });
     }
 
-    pub(crate) fn turn(&self, turn: usize) -> Turn {
+    /// A turn, with its key.
+    pub(crate) fn turn(&self, turn: usize) -> (usize, Turn) {
         self.0.lock().unwrap().turns[turn]
     }
 
     pub(crate) fn turns(&self) -> Vec<Turn> {
-        self.0.lock().unwrap().turns.clone()
+        self.0.lock().unwrap().turns.iter().map(|(_, turn)| *turn).collect()
     }
 
-    /// How many overlaps there are that the server is to blame for, since it forgot a lock; and the others.
+    /// How many overlaps the server caused, because it forgot a lock; and the others.
     pub(crate) fn check_exclusion(&self) -> (usize, Vec<String>) {
-        let Inner { turns, losses } = &*self.0.lock().unwrap();
-        let (mut excused, mut overlaps) = (0, Vec::new());
-        for (one, two) in pairs(turns) {
-            if one.good_at <= two.entered {
-                continue;
-            }
-            if losses.iter().any(|loss| one.outlives(loss) || two.outlives(loss)) {
-                excused += 1;
-            } else {
-                overlaps.push(format!("overlap: {one:?} and {two:?}"));
-            }
-        }
-        (excused, overlaps)
+        let losses = self.0.lock().unwrap().losses.clone();
+        let outlives = |turn: &Turn| losses.iter().any(|loss| loss.is_outlived_by(turn));
+        let all = self.by_key().into_values().flat_map(|turns| overlaps(&turns));
+        let (excused, others): (Vec<_>, Vec<_>) =
+            all.partition(|(one, two)| outlives(one) || outlives(two));
+        let overlap = |(one, two)| format!("overlap: {one:?} and {two:?}");
+        (excused.len(), others.into_iter().map(overlap).collect())
     }
 
-    /// A grant has a greater number than every grant that was there before it was asked for. A forgotten counter is no excuse.
+    /// A grant has a greater number than every grant that was there before it was asked for, even if
+    /// the counter was lost.
     pub(crate) fn check_fences(&self, mut violation: impl FnMut(String)) {
-        let Inner { turns, .. } = &*self.0.lock().unwrap();
-        for (one, two) in pairs(turns) {
-            if one.fence == 0 || two.fence == 0 {
-                continue;
-            }
-            if one.entered < two.asked && one.fence >= two.fence {
+        for turns in self.by_key().into_values() {
+            for (one, two) in misnumbered(&turns, |_| true) {
                 violation(format!("fences do not grow: {one:?} and {two:?}"));
             }
-            if one.fence == two.fence {
-                violation(format!("one fence for two: {one:?} and {two:?}"));
-            }
         }
     }
-}
 
-/// All pairs of turns with the same key, the one that entered first in front.
-fn pairs(turns: &[Turn]) -> impl Iterator<Item = (&Turn, &Turn)> {
-    turns.iter().enumerate().flat_map(|(at, one)| {
-        let later = turns[at + 1..].iter();
-        later.filter(|two| two.key == one.key).map(move |two| (one, two))
-    })
+    fn by_key(&self) -> BTreeMap<usize, Vec<Turn>> {
+        let mut by_key = BTreeMap::<_, Vec<_>>::new();
+        for (key, turn) in &self.0.lock().unwrap().turns {
+            by_key.entry(*key).or_default().push(*turn);
+        }
+        by_key
+    }
 }

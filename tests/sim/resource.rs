@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use lock_core::FencingToken;
-
-use crate::history::Turn;
+use lock_testkit::history::Turn;
 
 /// The records. Cheap to clone.
 #[derive(Clone, Default)]
@@ -25,11 +24,11 @@ struct Record {
 
 impl Resource {
     /// Writes for a turn, unless the token says that it is stale. That it was, though its token passed, is told.
-    pub(crate) fn write(&self, turn: Turn) -> Result<(), String> {
+    pub(crate) fn write(&self, key: usize, turn: Turn) -> Result<(), String> {
         let token = FencingToken::from_raw(turn.fence);
         let mut inner = self.0.lock().unwrap();
-        let Some(record) = inner.records.get_mut(&turn.key) else {
-            inner.records.insert(turn.key, Record { newest: token, last_asked: turn });
+        let Some(record) = inner.records.get_mut(&key) else {
+            inner.records.insert(key, Record { newest: token, last_asked: turn });
             return Ok(());
         };
         if token < record.newest {
@@ -38,7 +37,7 @@ impl Resource {
         }
         let before = record.last_asked;
         // Its grant was over and done with when that of the other was asked for.
-        if turn.entered < before.asked {
+        if turn.enter < before.asked {
             return Err(format!("{turn:?} wrote over {before:?}"));
         }
         record.newest = token;

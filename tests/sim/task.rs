@@ -8,7 +8,6 @@ use lock_core::{Error, ErrorKind, Lease, LockClient, Mutex, MutexGuard, Released
 use lock_testkit::Rng;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::history::Turn;
 use crate::world::World;
 
 /// One task.
@@ -156,8 +155,7 @@ impl Task {
             let at =
                 world.log.note(|| format!("{owner} runs on k{key}: {:?}", lease.fencing_token()));
             let fence = lease.fencing_token().get();
-            let turn = Turn { key, owner, asked, entered: at, good_at: at, fence };
-            let turn = world.history.enter(turn);
+            let turn = world.history.enter(key, owner, [asked, at], fence);
             let end = Instant::now() + span;
             while Instant::now() < end {
                 sleep(world.plan.ttl / 7).await;
@@ -211,9 +209,10 @@ impl Task {
         let (owner, fence) = (self.owner, fence.get());
         self.world.check_lease(owner, key, guard.remaining());
         self.world.count(|counts| counts.unfenced += usize::from(fence == 0));
-        let turn = Turn { key, owner, asked, entered, good_at: entered, fence };
-        self.world.count(|counts| counts.handed_on += usize::from(turn.handed_on() > 0));
-        self.world.history.enter(turn)
+        let turn = self.world.history.enter(key, owner, [asked, entered], fence);
+        let handed_on = self.world.history.turn(turn).1.handed_on() > 0;
+        self.world.count(|counts| counts.handed_on += usize::from(handed_on));
+        turn
     }
 
     /// Holds for some time, and writes meanwhile, or until it learns that the lease is lost.
@@ -232,8 +231,8 @@ impl Task {
                 return;
             }
             self.world.history.still_good(turn, self.world.log.note(String::new));
-            let Turn { owner, key, .. } = self.world.history.turn(turn);
-            self.world.check_lease(owner, key, guard.remaining());
+            let (key, turn) = self.world.history.turn(turn);
+            self.world.check_lease(turn.owner, key, guard.remaining());
         }
     }
 
@@ -242,13 +241,13 @@ impl Task {
         let ttl = self.world.plan.ttl.as_millis() as u64;
         let way = if self.rng.chance(10) { self.rng.ms(0..=2 * ttl) } else { self.rng.ms(0..=5) };
         let world = self.world.clone();
-        let turn = world.history.turn(turn);
+        let (key, turn) = world.history.turn(turn);
         if turn.fence == 0 {
             return;
         }
         let _arrives = tokio::spawn(async move {
             sleep(way).await;
-            if let Err(what) = world.resource.write(turn) {
+            if let Err(what) = world.resource.write(key, turn) {
                 world.violation(what);
             }
         });

@@ -1,12 +1,12 @@
 //! Checks what many processes did, by the clock that they share.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use lock_testkit::history::{Turn, check_but_within};
+use lock_testkit::history::{Turn, check_but_within, handovers, misnumbered, overlaps};
 use lock_testkit::temp_dir;
 use tempfile::TempDir;
 
@@ -42,10 +42,9 @@ pub(crate) struct Stop {
     pub(crate) to: u128,
 }
 
-/// A turn, and when its task had begun to ask for it.
+/// A turn, and whether it came to its end.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    asked: u128,
     turn: Turn,
     done: bool,
 }
@@ -104,11 +103,11 @@ impl History {
         let number = |word: &str| word.parse().unwrap();
         match words[..] {
             ["turn", key, asked, enter, exit, deadline, fence, done] => {
-                let (enter, exit, deadline) = (number(enter), number(exit), number(deadline));
-                let turn = Turn { owner, enter, exit, deadline, fence: fence.parse().unwrap() };
+                let (asked, enter, exit) = (number(asked), number(enter), number(exit));
+                let (deadline, fence) = (number(deadline), fence.parse().unwrap());
+                let turn = Turn { owner, asked, enter, exit, deadline, fence };
                 let done = done == "1";
-                let entry = Entry { asked: number(asked), turn, done };
-                self.turns.entry(key.to_owned()).or_default().push(entry);
+                self.turns.entry(key.to_owned()).or_default().push(Entry { turn, done });
                 done
             }
             ["write", key, at, fence, accepted] => {
@@ -134,15 +133,11 @@ impl History {
     /// The same but for turns of grants that were under way within one of these windows, in which the server forgot or misjudged
     /// something.
     pub(crate) fn check_but_within(&self, windows: &[RangeInclusive<u128>]) -> usize {
-        let mut handovers = 0;
         for (key, entries) in &self.turns {
-            let turns = entries.iter().map(|entry| entry.turn);
-            let in_time = turns.filter(|turn| turn.enter < turn.deadline).collect();
-            let owners = check_but_within(key, in_time, windows);
-            handovers += owners.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            let _owners = check_but_within(key, in_time(entries), windows);
         }
         self.check_numbers();
-        handovers
+        self.handovers()
     }
 
     /// Asserts what holds even if the server forgets: none began after its deadline unless it was stopped right then, no number
@@ -152,54 +147,21 @@ impl History {
         let late: Vec<_> = late.map(|entry| entry.turn).collect();
         assert!(late.len() <= self.stops.len(), "they began too late: {late:?}");
         for (key, entries) in &self.turns {
-            let mut seen = HashSet::new();
-            for Entry { turn, .. } in entries {
-                assert!(
-                    seen.insert(turn.fence),
-                    "{key}: {turn:?} has a number that was given before"
-                );
-            }
-            let mut begun: Vec<_> = entries.iter().map(|entry| entry.turn).collect();
-            begun.sort_by_key(|turn| turn.enter);
-            // What is handed on within a process belongs to a grant that may be older.
-            let grants = entries.iter().filter(|entry| entry.turn.fence % 64 == 0);
-            let mut grants: Vec<_> = grants.collect();
-            grants.sort_by_key(|entry| entry.asked);
-            let (mut next, mut newest) = (0, 0);
-            for Entry { asked, turn, .. } in grants {
-                while begun.get(next).is_some_and(|before| before.enter < *asked) {
-                    newest = newest.max(begun[next].fence);
-                    next += 1;
-                }
-                assert!(turn.fence > newest, "{key}: {turn:?} came after one numbered {newest}");
-            }
+            // What a process hands on belongs to a grant that may be older.
+            let misnumbered = misnumbered(&turns(entries), |turn| turn.handed_on() == 0);
+            assert!(misnumbered.is_empty(), "{key}: tokens do not grow: {misnumbered:?}");
         }
     }
 
-    /// Turns that overlap another one's lease, which is right only where the server forgot one of them or misjudged time.
+    /// Pairs of turns that overlap, which is right only where the server forgot a lock or misjudged
+    /// time.
     pub(crate) fn overlaps(&self) -> usize {
-        let mut overlaps = 0;
-        for entries in self.turns.values() {
-            let mut turns: Vec<_> = entries.iter().map(|entry| entry.turn).collect();
-            turns.sort_by_key(|turn| turn.enter);
-            let mut busy_until = 0;
-            for turn in turns {
-                overlaps += usize::from(turn.enter < busy_until);
-                busy_until = busy_until.max(turn.exit.min(turn.deadline));
-            }
-        }
-        overlaps
+        self.turns.values().map(|entries| overlaps(&turns(entries)).len()).sum()
     }
 
     /// Turns that followed a turn of another process.
     pub(crate) fn handovers(&self) -> usize {
-        let of_key = |entries: &Vec<Entry>| {
-            let turns = entries.iter().map(|entry| entry.turn);
-            let mut turns: Vec<_> = turns.filter(|turn| turn.enter < turn.deadline).collect();
-            turns.sort_by_key(|turn| turn.enter);
-            turns.windows(2).filter(|pair| pair[0].owner != pair[1].owner).count()
-        };
-        self.turns.values().map(of_key).sum()
+        self.turns.values().map(|entries| handovers(&in_time(entries))).sum()
     }
 
     /// Outcomes that are unknown.
@@ -233,7 +195,7 @@ impl History {
         let on_renewed = self.turns.iter().filter(|(key, _)| key.starts_with('r'));
         let held = on_renewed
             .flat_map(|(_, entries)| entries)
-            .map(|Entry { turn, .. }| turn.exit.min(turn.deadline).saturating_sub(turn.enter));
+            .map(|Entry { turn, .. }| turn.end().saturating_sub(turn.enter));
         held.filter(|held| *held > self.renewed.as_nanos()).count()
     }
 
@@ -243,7 +205,7 @@ impl History {
             self.entries().any(|Entry { turn, .. }| {
                 self.pids[turn.owner] == stop.pid
                     && turn.enter < stop.from
-                    && stop.from < turn.exit.min(turn.deadline)
+                    && stop.from < turn.end()
                     && stop.to <= turn.exit
             })
         };
@@ -282,4 +244,14 @@ impl History {
         }
         stale
     }
+}
+
+fn turns(entries: &[Entry]) -> Vec<Turn> {
+    entries.iter().map(|entry| entry.turn).collect()
+}
+
+/// Without those that began after their lease.
+fn in_time(entries: &[Entry]) -> Vec<Turn> {
+    let turns = entries.iter().map(|entry| entry.turn);
+    turns.filter(|turn| turn.enter < turn.deadline).collect()
 }

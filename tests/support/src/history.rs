@@ -1,4 +1,4 @@
-//! Who held a lock when, by the clock that all processes of a machine share.
+//! Who held a lock when, by a clock that all holders share, and what must be true of it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,18 +9,20 @@ use std::time::Duration;
 use lock_core::time::Instant;
 use lock_core::{Error, MutexGuard, Released};
 
-/// One turn of a holder. Times are nanoseconds of boot time.
+/// One turn of a holder. Times are nanoseconds of boot time; in a simulation, numbers of events.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// The process or client.
     pub owner: usize,
+    /// When its task asked for the lock.
+    pub asked: u128,
     /// When it was granted, as seen by the holder.
     pub enter: u128,
     /// When the holder was done.
     pub exit: u128,
     /// When its lease ended by its own account.
     pub deadline: u128,
-    /// The number of its grant.
+    /// The fencing token; 0 without one.
     pub fence: u64,
 }
 
@@ -34,25 +36,27 @@ pub fn now() -> u128 {
     Instant::now().saturating_since(Instant::from_origin(Duration::ZERO)).as_nanos()
 }
 
-/// Asserts that no two turns overlap, that none began after its deadline, and that fencing tokens grow from turn to
-/// turn. Gives the owners in the order of their turns.
+/// Asserts that no two turns overlap, that none began after its deadline, and that fencing tokens
+/// grow from turn to turn. Gives the owners in the order of their turns.
 ///
 /// # Panics
 ///
-/// If it is not so. `key` is named then.
+/// If that is not so, with `key`.
 pub fn check(key: impl fmt::Display, turns: Vec<Turn>) -> Vec<usize> {
-    check_but_at(key, turns, &[])
+    check_but_within(key, turns, &[])
 }
 
-/// As [`check`], except for turns of grants that were under way at a time of `forgotten`, when the server lost its keys: they may
-/// overlap, and so may those to whom the process handed such a grant on.
+/// As [`check`], except for turns of grants that were held when the server lost its keys, at one of
+/// the times `forgotten`.
 pub fn check_but_at(key: impl fmt::Display, turns: Vec<Turn>, forgotten: &[u128]) -> Vec<usize> {
     let windows: Vec<_> = forgotten.iter().map(|at| *at..=*at).collect();
     check_but_within(key, turns, &windows)
 }
 
-/// The same for windows of time: from when the server forgets or misjudges something, until nobody holds a lease that was granted
-/// before.
+/// As [`check`], except for turns of grants that were held within one of `windows`: from when the
+/// server forgot or misjudged something until the last lease from before ended.
+///
+/// All turns of a grant are excepted together: a process may hand it on after the window.
 pub fn check_but_within(
     key: impl fmt::Display,
     mut turns: Vec<Turn>,
@@ -64,45 +68,99 @@ pub fn check_but_within(
     }
     let spans = if windows.is_empty() { HashMap::new() } else { spans_of_grants(&turns) };
     let is_excused = |turn: &Turn| {
-        let Some((from, to)) = spans.get(&grant_of(turn)) else { return false };
+        let Some((from, to)) = spans.get(&turn.grant()) else { return false };
         windows.iter().any(|window| from <= window.end() && window.start() <= to)
     };
-    // All pairs of the others are compared: whoever has the longest lease and the greatest number so far stands for those before.
-    let mut promised = turns.iter().filter(|turn| !is_excused(turn));
-    if let Some(first) = promised.next() {
-        let (mut longest, mut greatest) = (first, first);
-        for turn in promised {
-            assert!(longest.end() <= turn.enter, "{key}: {longest:?} overlaps {turn:?}");
-            assert!(
-                greatest.fence < turn.fence,
-                "{key}: {greatest:?} is not numbered before {turn:?}"
-            );
-            longest = if turn.end() > longest.end() { turn } else { longest };
-            greatest = turn;
-        }
+    let promised: Vec<_> = turns.iter().filter(|turn| !is_excused(turn)).copied().collect();
+    if let Some((one, other)) = overlaps(&promised).first() {
+        panic!("{key}: {one:?} overlaps {other:?}");
+    }
+    for pair in promised.windows(2) {
+        let [before, turn] = pair else { unreachable!() };
+        assert!(before.fence < turn.fence, "{key}: {before:?} is not numbered before {turn:?}");
     }
     turns.iter().map(|turn| turn.owner).collect()
 }
 
-/// Tells the grants of the store apart: a process numbers those whom it hands one on to in the lowest bits.
-fn grant_of(turn: &Turn) -> u64 {
-    turn.fence >> 6
+/// All pairs of turns that overlap, the earlier one first.
+#[must_use]
+pub fn overlaps(turns: &[Turn]) -> Vec<(Turn, Turn)> {
+    let (mut overlaps, mut present) = (Vec::new(), Vec::<Turn>::new());
+    for turn in by_enter(turns) {
+        present.retain(|before| before.end() > turn.enter);
+        overlaps.extend(present.iter().map(|before| (*before, turn)));
+        present.push(turn);
+    }
+    overlaps
+}
+
+/// The turns whose fencing token another one has, or is not greater than that of a turn that began
+/// before this one was asked for; with that other turn. This holds even if the server forgets.
+///
+/// `is_grant` leaves out turns that have to be older, such as those that a process handed on.
+pub fn misnumbered(turns: &[Turn], is_grant: impl Fn(&Turn) -> bool) -> Vec<(Turn, Turn)> {
+    let begun: Vec<_> = by_enter(turns).into_iter().filter(|turn| turn.fence != 0).collect();
+    let mut misnumbered = Vec::new();
+    let mut seen = HashMap::new();
+    for turn in &begun {
+        if let Some(other) = seen.insert(turn.fence, *turn) {
+            misnumbered.push((other, *turn));
+        }
+    }
+    let mut asked: Vec<_> = begun.iter().filter(|turn| is_grant(turn)).collect();
+    asked.sort_by_key(|turn| turn.asked);
+    let (mut next, mut newest) = (0, None::<Turn>);
+    for turn in asked {
+        while let Some(before) = begun.get(next).filter(|before| before.enter < turn.asked) {
+            newest = newest.filter(|newest| newest.fence > before.fence).or(Some(*before));
+            next += 1;
+        }
+        misnumbered.extend(
+            newest.filter(|newest| newest.fence >= turn.fence).map(|newest| (newest, *turn)),
+        );
+    }
+    misnumbered
+}
+
+/// How many turns followed a turn of another owner.
+#[must_use]
+pub fn handovers(turns: &[Turn]) -> usize {
+    by_enter(turns).windows(2).filter(|pair| pair[0].owner != pair[1].owner).count()
+}
+
+fn by_enter(turns: &[Turn]) -> Vec<Turn> {
+    let mut turns = turns.to_vec();
+    turns.sort_by_key(|turn| turn.enter);
+    turns
 }
 
 /// From the first turn of each grant of the store to its last.
 fn spans_of_grants(turns: &[Turn]) -> HashMap<u64, (u128, u128)> {
     let mut spans = HashMap::new();
     for turn in turns {
-        let (from, to) = spans.entry(grant_of(turn)).or_insert((turn.enter, turn.exit));
+        let (from, to) = spans.entry(turn.grant()).or_insert((turn.enter, turn.exit));
         (*from, *to) = (turn.enter.min(*from), turn.exit.max(*to));
     }
     spans
 }
 
 impl Turn {
-    /// When nobody else is kept out any more.
-    fn end(&self) -> u128 {
+    /// When it no longer keeps other holders out.
+    #[must_use]
+    pub fn end(&self) -> u128 {
         self.exit.min(self.deadline)
+    }
+
+    /// How many holders of its process had the grant before: these are the lowest bits of the token.
+    #[must_use]
+    pub fn handed_on(&self) -> u64 {
+        self.fence & 63
+    }
+
+    /// The grant of the store, which a process may hand on.
+    #[must_use]
+    pub fn grant(&self) -> u64 {
+        self.fence >> 6
     }
 }
 
@@ -122,7 +180,8 @@ impl Turns {
             tokio::time::sleep(span).await;
         }
         let fence = guard.fencing_token().get();
-        self.0.lock().unwrap().push(Turn { owner, enter, exit: now(), deadline, fence });
+        let turn = Turn { owner, asked: enter, enter, exit: now(), deadline, fence };
+        self.0.lock().unwrap().push(turn);
         guard.release().await
     }
 
@@ -132,13 +191,13 @@ impl Turns {
         self.0.lock().unwrap().len()
     }
 
-    /// Whether nobody has had a turn.
+    /// Whether no turn has ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The turns, as they ended.
+    /// The turns, in the order in which they ended.
     #[must_use]
     pub fn all(&self) -> Vec<Turn> {
         self.0.lock().unwrap().clone()
@@ -149,51 +208,56 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// A turn of a grant of its own, with a lease that is longer than it.
+    /// A turn of a grant of its own, with a lease that lasts longer.
     fn turn(enter: u128, exit: u128, grant: u64) -> Turn {
-        Turn { owner: 0, enter, exit, deadline: exit + 100, fence: grant << 6 }
+        Turn { owner: 0, asked: enter, enter, exit, deadline: exit + 100, fence: grant << 6 }
+    }
+
+    fn is_any(_: &Turn) -> bool {
+        true
     }
 
     #[test]
-    fn turns_that_follow_each_other_are_fine() {
+    fn consecutive_turns_pass_and_their_owners_are_in_order() {
         let other = Turn { owner: 1, ..turn(10, 20, 2) };
-        let owners = check("k", vec![turn(20, 30, 3), other, turn(0, 10, 1)]);
-        assert_eq!(owners, [0, 1, 0]);
+        let turns = vec![turn(20, 30, 3), other, turn(0, 10, 1)];
+        assert_eq!(handovers(&turns), 2);
+        assert_eq!(check("k", turns), [0, 1, 0]);
     }
 
     #[test]
     #[should_panic(expected = "overlaps")]
-    fn a_turn_within_another_is_noticed() {
+    fn turn_within_another_fails() {
         let _owners = check("k", vec![turn(0, 100, 1), turn(50, 60, 2)]);
     }
 
     #[test]
-    fn a_turn_after_a_lease_is_no_overlap() {
+    fn turn_after_the_lease_of_a_stopped_holder_passes() {
         let stopped = Turn { deadline: 40, ..turn(0, 100, 1) };
         let _owners = check("k", vec![stopped, turn(50, 60, 2)]);
     }
 
     #[test]
     #[should_panic(expected = "began too late")]
-    fn a_turn_that_begins_after_its_lease_is_noticed() {
+    fn turn_that_begins_after_its_lease_fails() {
         let _owners = check("k", vec![Turn { deadline: 10, ..turn(10, 20, 1) }]);
     }
 
     #[test]
     #[should_panic(expected = "is not numbered before")]
-    fn a_number_that_does_not_grow_is_noticed() {
+    fn token_that_does_not_grow_fails() {
         let _owners = check("k", vec![turn(0, 10, 2), turn(10, 20, 1)]);
     }
 
     #[test]
-    fn what_the_server_forgot_is_excused() {
+    fn overlap_in_a_window_passes() {
         let _owners = check_but_at("k", vec![turn(0, 100, 2), turn(50, 60, 1)], &[55]);
     }
 
-    /// Of the grant of the second turn, a later one is within the window; neither the first turn nor the third is.
+    /// The grant of the second turn is excepted, because it is handed on within the window.
     #[test]
     #[should_panic(expected = "overlaps")]
-    fn an_overlap_across_an_excused_turn_is_noticed() {
+    fn overlap_across_an_excepted_turn_fails() {
         let handed_on = Turn { fence: (2 << 6) + 1, ..turn(1_100, 1_110, 2) };
         let turns = vec![turn(0, 1_000, 1), turn(50, 60, 2), turn(500, 510, 3), handed_on];
         let _owners = check_but_at("k", turns, &[1_105]);
@@ -201,8 +265,33 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "is not numbered before")]
-    fn a_number_that_falls_across_an_excused_turn_is_noticed() {
+    fn token_that_falls_across_an_excepted_turn_fails() {
         let turns = vec![turn(0, 10, 5), turn(20, 30, 6), turn(40, 50, 4)];
         let _owners = check_but_at("k", turns, &[25]);
+    }
+
+    #[test]
+    fn every_overlapping_pair_is_found() {
+        let turns = [turn(20, 30, 3), turn(0, 100, 1), turn(10, 50, 2), turn(60, 70, 4)];
+        let pairs: Vec<_> =
+            overlaps(&turns).iter().map(|(one, other)| (one.grant(), other.grant())).collect();
+        assert_eq!(pairs, [(1, 2), (1, 3), (2, 3), (1, 4)]);
+    }
+
+    #[test]
+    fn tokens_of_turns_that_were_asked_for_together_may_be_in_any_order() {
+        let early = Turn { asked: 5, ..turn(20, 30, 1) };
+        assert!(misnumbered(&[turn(10, 20, 2), early], is_any).is_empty());
+        let late = Turn { asked: 11, ..turn(20, 30, 1) };
+        assert_eq!(misnumbered(&[turn(10, 20, 2), late], is_any).len(), 1);
+        assert!(misnumbered(&[turn(10, 20, 2), late], |turn| turn.grant() != 1).is_empty());
+    }
+
+    #[test]
+    fn token_that_two_turns_have_is_misnumbered_unless_they_have_none() {
+        let together = Turn { asked: 0, ..turn(20, 30, 1) };
+        assert_eq!(misnumbered(&[turn(10, 20, 1), together], is_any).len(), 1);
+        let without = |enter| turn(enter, enter + 10, 0);
+        assert!(misnumbered(&[without(10), without(30)], is_any).is_empty());
     }
 }
