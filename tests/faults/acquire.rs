@@ -9,7 +9,8 @@ use lock_testkit::{
     Action, Experiment, Gate, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 
-/// U1: SET applied after the client gave up. simstudioai/sim#6864, #7680; madelson/DistributedLock#191.
+/// U1: the server executes a claim after the client gave up. simstudioai/sim#6864, #7680;
+/// madelson/DistributedLock#191.
 #[tokio::test]
 async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
     let mut experiment = Experiment::new(
@@ -23,8 +24,8 @@ async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
     let client = client(&proxy.url()).await;
     let (before, seen) = (server.script_calls(), proxy.seen(Op::Acquire));
     let paused = Instant::now();
-    // Longer than the client waits for the claim, but not for its clean-up: it would close the connection, and the server
-    // would forget both.
+    // The delay is longer than the client waits for the claim, but shorter than it waits for the
+    // clean-up. Otherwise the client would close the connection, and the server would drop both.
     let () = server.cli("CLIENT PAUSE 950 WRITE");
     let mutex = client.mutex("k").with_ttl(ms(10_000)).without_wait();
     let (outcome, _) = within("an answer", ms(900), mutex.lock()).await;
@@ -38,12 +39,12 @@ async fn a_claim_that_is_executed_after_the_client_gave_up_takes_nothing() {
     wait_idle(&client).await;
     drop(client.mutex("k").try_lock().await.unwrap().expect("free"));
     experiment.ran(1);
-    // The last one is that of the lock afterwards.
+    // The last claim is the one that takes the lock afterwards.
     experiment.saw("claims executed late", proxy.seen(Op::Acquire) - seen - 1);
     experiment.finish();
 }
 
-/// U1, with a wait: the claim is repeated, and no copy of it takes the lock for anybody.
+/// U1, with a wait: the claim is repeated, and no copy of it takes the lock once the wait is over.
 #[tokio::test]
 async fn a_wait_that_ends_during_a_pause_of_the_server_takes_nothing() {
     let mut experiment = Experiment::new(
@@ -71,25 +72,25 @@ async fn a_wait_that_ends_during_a_pause_of_the_server_takes_nothing() {
     experiment.finish();
 }
 
-/// P7: the reply of an applied SET is lost. simstudioai/sim#6864.
+/// P7: the reply of an executed claim is lost. simstudioai/sim#6864.
 #[tokio::test]
 async fn a_grant_whose_reply_is_lost_is_cleaned_up() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let ours = client(&proxy.url()).await;
+    let first = client(&proxy.url()).await;
     let lost = proxy.rule(Op::Acquire, Action::LoseReply).once();
-    let error = ours.mutex("k").with_ttl(ms(60_000)).without_wait().lock().await.unwrap_err();
+    let error = first.mutex("k").with_ttl(ms(60_000)).without_wait().lock().await.unwrap_err();
     assert!(error.is_unknown(), "{error:?}");
     assert_eq!(lost.hits(), 1);
-    // Long before its ttl, and without anybody's help.
+    // The lock is free long before its TTL, without any other client's help.
     let other = client(&server.url()).await;
     let (guard, _) = within("the next owner", ms(5_000), other.mutex("k").lock()).await;
     guard.unwrap().release().await.unwrap();
-    wait_idle(&ours).await;
+    wait_idle(&first).await;
     assert!(!server.has("lock:k"));
 }
 
-/// P7, with a wait: the same claim, sent again, is granted again, once.
+/// P7, with a wait: the same claim is sent again, and is granted once.
 #[tokio::test]
 async fn a_grant_whose_reply_is_lost_is_found_by_the_repeated_claim() {
     let server = RedisServer::start();
@@ -105,13 +106,13 @@ async fn a_grant_whose_reply_is_lost_is_found_by_the_repeated_claim() {
         assert!(guard.is_valid());
         guard.release().await.unwrap();
         assert!(!server.has("lock:k"));
-        // The claims that were not answered may still be cleaned up after.
+        // The clean-up of the unanswered claims may still be under way.
         wait_idle(&client).await;
     }
 }
 
-/// A claim that the network delivers after the release of its token takes nothing (redis-py#3847, and
-/// the orphans that a plain release leaves).
+/// The network delivers a claim after the release of its token (redis-py#3847, and the orphans that
+/// a plain release leaves). The claim takes nothing.
 #[tokio::test]
 async fn a_claim_that_arrives_after_its_own_release_takes_nothing() {
     let mut experiment = Experiment::new(
@@ -141,7 +142,8 @@ async fn a_claim_that_arrives_after_its_own_release_takes_nothing() {
     experiment.finish();
 }
 
-/// A dropped claim that arrives while it is not void yet, on another connection and behind its release, is released again.
+/// A dropped claim arrives in time, but on another connection and after its release. It is released
+/// again.
 #[tokio::test]
 async fn a_claim_that_arrives_in_time_but_after_its_release_is_released_again() {
     let server = RedisServer::start();
@@ -165,7 +167,7 @@ async fn a_claim_that_arrives_in_time_but_after_its_release_is_released_again() 
     wait_idle(&client).await;
 }
 
-/// U6, P10: the lease is over before it is handed over. node-redlock#296, #299, #369 (F1).
+/// U6, P10: a lease that is over before the caller gets it. node-redlock#296, #299, #369 (F1).
 #[tokio::test]
 async fn a_lease_counts_from_the_claim_that_was_granted() {
     let server = RedisServer::start();
@@ -184,7 +186,7 @@ async fn a_lease_counts_from_the_claim_that_was_granted() {
     }
 }
 
-/// U6: a grant whose answer took longer than the lease is not handed over.
+/// U6: the answer with the grant takes longer than the lease, so the grant is not used.
 #[tokio::test]
 async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_again() {
     let server = RedisServer::start();
@@ -207,20 +209,20 @@ async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_aga
     assert!(!server.has("lock:k"));
 }
 
-/// R5: the answers to one who waits in the queue are lost, until it gives up: it leaves no ticket, and no lock if it was
-/// granted one. redisson#5019.
+/// R5: a queued waiter gets no answers until it gives up. It leaves no ticket, and no lock if it
+/// was granted one. redisson#5019.
 #[tokio::test]
 async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    // Nothing expires in time.
+    // Nothing expires during the test.
     let defaults = LockOptions::new().with_ttl(ms(60_000)).with_wait(ms(60_000));
     let holder = client_with(&server.url(), defaults).await;
     let third = client_with(&server.url(), defaults).await;
     for granted in [false, true] {
         let gone = client_with(&proxy.url(), defaults).await;
         let guard = holder.mutex("k").lock().await.unwrap();
-        // All answers but the first, which says that there is a queue to wait in.
+        // All answers are lost but the first, which says that the claim is queued.
         let unheard = proxy.rule(Op::Acquire, Action::LoseReply).after(1).always();
         let untold = proxy.rule(Op::Message, Action::Vanish).always();
         let waiter = tokio::spawn(gone.mutex("k").with_wait(ms(1_200)).lock());
@@ -230,7 +232,7 @@ async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
         let mut guard = Some(guard);
         if granted {
             guard.take().unwrap().release().await.unwrap();
-            assert_eq!(server.queued("k"), 1, "the lock went to the one who hears nothing");
+            assert_eq!(server.queued("k"), 1, "the lock went to the waiter that gets no answers");
         }
         let error = waiter.await.unwrap().unwrap_err();
         assert!(error.is_store_failure() && !error.is_busy(), "{error:?}");
@@ -249,7 +251,7 @@ async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
     }
 }
 
-/// P14: the key holds another type. redisson#6285, redsync#124.
+/// P14: the key holds a value of another type. redisson#6285, redsync#124.
 #[tokio::test]
 async fn a_key_of_another_type_is_an_error_at_once() {
     let mut experiment =
@@ -278,12 +280,12 @@ async fn a_key_of_another_type_is_an_error_at_once() {
     experiment.finish();
 }
 
-/// A server that forgot its scripts (restart, failover, `SCRIPT FLUSH`) is sent their text; `SCRIPT LOAD` in between
-/// would be one more thing to fail.
+/// A server that forgot its scripts (restart, failover, `SCRIPT FLUSH`) gets their text at once. A
+/// `SCRIPT LOAD` in between would be one more command that can fail.
 #[tokio::test]
 async fn forgotten_scripts_are_not_noticed() {
     let mut experiment =
-        Experiment::new(22, "nobody notices", "SCRIPT FLUSH", &["scripts sent again"]);
+        Experiment::new(22, "callers notice nothing", "SCRIPT FLUSH", &["scripts sent again"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     for round in 0..20 {

@@ -1,4 +1,4 @@
-//! What bad input gets: an error that names the fault, at once, with nothing sent.
+//! Bad input gets an error that names the problem, at once, and nothing is sent.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use lock_core::store::RedisStore;
 use lock_core::{ConfigError, ErrorKind, Key, LockClient, LockOptions};
 use lock_testkit::{RedisServer, client, ms, within};
 
-/// U10, P11: ttl and wait of zero, less than a millisecond, or for ever. rslock 30c363c, bsm.
+/// U10, P11: a TTL or wait of zero, of less than a millisecond, or without end. rslock 30c363c,
+/// bsm.
 #[tokio::test]
 async fn spans_out_of_bounds_are_refused_by_name_and_nothing_is_sent() {
     let server = RedisServer::start();
@@ -32,7 +33,7 @@ async fn spans_out_of_bounds_are_refused_by_name_and_nothing_is_sent() {
             let error = mutex.lock().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOptions);
             assert!(error.to_string().contains(&format!("`{field}`")), "{error}");
-            // `try_lock` has no use for a wait, so it does not look at one.
+            // `try_lock` does not wait, so it does not check this option.
             if field != "wait" {
                 let error = mutex.try_lock().await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidOptions);
@@ -54,7 +55,7 @@ async fn spans_out_of_bounds_are_refused_by_name_and_nothing_is_sent() {
     guard.release().await.unwrap();
 }
 
-/// P12: empty keys, and others that break a rule. strapi-redcron#2.
+/// P12: empty keys, and keys that break another rule. strapi-redcron#2.
 #[tokio::test]
 async fn bad_keys_are_refused_and_nothing_is_sent() {
     let server = RedisServer::start();
@@ -117,7 +118,7 @@ async fn the_default_client_that_was_not_installed_is_an_error() {
     assert_eq!(entered.unwrap_err().kind(), ErrorKind::NoClient);
 }
 
-/// A server that is not a primary.
+/// The server is not a primary.
 #[tokio::test]
 async fn a_replica_is_refused_at_the_start_and_by_each_lock() {
     let server = RedisServer::start();

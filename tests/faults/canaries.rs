@@ -1,5 +1,5 @@
-//! Secrets that are looked for in everything that is said: errors with their sources, `Debug`, logs at every level, and HTTP
-//! answers (experiment 36).
+//! Secrets are searched for in all output: errors with their sources, `Debug`, logs at every level,
+//! and HTTP answers (experiment 36).
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ const PASSWORD: &str = "canary-of-a-password";
 const USER: &str = "canary-of-a-user";
 const VALUE: &str = "canary-of-a-value";
 
-/// What was said so far.
+/// The output so far.
 #[derive(Default)]
 struct Said {
     text: String,
@@ -28,7 +28,7 @@ struct Said {
 }
 
 impl Said {
-    /// All that an error says, in every form.
+    /// Everything an error can print, in every form.
     fn error(&mut self, error: &Error) {
         self.errors += 1;
         write!(self.text, "{error} {error:?} {error:#?} ").unwrap();
@@ -40,7 +40,8 @@ impl Said {
     }
 }
 
-/// Sends requests with secrets for keys through the layer, as a browser and as a gRPC client would, and reads the answers.
+/// Sends requests that have secrets as keys through the layer, as a browser and as a gRPC client
+/// would, and reads the answers.
 async fn request(said: &mut Said, client: &LockClient) {
     let to_key =
         |parts: &http::request::Parts| parts.headers["key"].to_str().ok().map(str::to_owned);
@@ -69,14 +70,14 @@ async fn request(said: &mut Said, client: &LockClient) {
     }
 }
 
-/// Has another client hold the lock that a client waits for in [`talk`], and puts something else where another would be. Not by
-/// `SET`, which one of the servers does not know.
+/// Makes another client hold the lock that [`talk`] waits for, and puts another type at a second
+/// key. It does not use `SET`, which one of the servers does not know.
 fn hold(server: &RedisServer) {
     let () = server.cli(&format!("PSETEX lock:held-{VALUE} 600000 foreign"));
     let _items: u64 = server.cli(&format!("RPUSH lock:list-{VALUE} item"));
 }
 
-/// Clients on `store` do what can fail, and say all they can.
+/// Clients of the server at `url` do whatever can fail, and their output is collected.
 async fn talk(said: &mut Said, url: String) {
     let store = RedisStore::builder(url).with_request_timeout(ms(100));
     write!(said.text, "{store:?} ").unwrap();
@@ -96,7 +97,7 @@ async fn talk(said: &mut Said, url: String) {
                 said.error(&error);
             }
         }
-        // As one of two.
+        // As one of two clients.
         let outcomes = tokio::join!(mutex.lock(), mutex.lock());
         for outcome in [outcomes.0, outcomes.1] {
             match outcome {
@@ -116,7 +117,7 @@ async fn talk(said: &mut Said, url: String) {
     request(said, &client).await;
 }
 
-/// Servers repeat in their errors what they were asked: the start of a command that they do not know, and the user.
+/// Servers repeat requests in their errors: the start of an unknown command, and the user name.
 #[tokio::test]
 async fn an_error_of_the_server_repeats_a_secret() {
     let mut experiment = Experiment::new(
@@ -132,7 +133,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
     for renamed in ["EVALSHA", "SUBSCRIBE", "PUBLISH", "AUTH"] {
         let mut config = vec![format!("rename-command {renamed} NO{renamed}")];
         if renamed == "AUTH" {
-            // Or user name and password would travel with it.
+            // Otherwise user name and password would travel with it.
             config.push("rename-command HELLO NOHELLO".to_owned());
         }
         let config: Vec<_> = config.iter().map(String::as_str).collect();
@@ -141,16 +142,19 @@ async fn an_error_of_the_server_repeats_a_secret() {
         let () = server.connect().command(&command).unwrap();
         hold(&server);
         talk(&mut said, server.url_for(USER, PASSWORD)).await;
-        // That a user is not let in is told in our own words.
+        // The client reports a rejected user in its own words.
         let words = match renamed {
             "AUTH" => "refused the user name or password".to_owned(),
             _ => format!("unknown command '{renamed}'"),
         };
-        assert!(said.text.contains(&words) || log.text().contains(&words), "nobody said {words}");
+        assert!(
+            said.text.contains(&words) || log.text().contains(&words),
+            "{words}: not in the output"
+        );
         experiment.ran(1);
     }
 
-    // Words of other servers.
+    // The wording of other servers.
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let answers = [
@@ -195,7 +199,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
     hold(&server);
     for (op, text) in answers {
         let rule = proxy.rule(op, Action::Refuse(text)).always();
-        // Where the older protocol is spoken, a user name and a password travel alone.
+        // In the older protocol, a user name and a password travel in a command of their own.
         let old =
             (op == Op::Other).then(|| proxy.rule(Op::Hello, Action::Refuse("ERR no")).always());
         let url = proxy.url().replace("redis://", &format!("redis://{USER}:{PASSWORD}@"));
@@ -210,7 +214,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
         proxy.reset();
     }
 
-    // URLs that are none.
+    // Invalid URLs.
     for url in [
         format!("redis://{USER}:{PASSWORD}@127.0.0.1:none/"),
         format!("redis://{USER}:{PASSWORD}@127.0.0.1:70000/"),
@@ -238,7 +242,7 @@ async fn an_error_of_the_server_repeats_a_secret() {
     let log = log.text();
     experiment.saw("errors", said.errors);
     experiment.saw("refused requests", said.answers);
-    // gRPC has its own in a trailer.
+    // gRPC has its status in a trailer.
     assert_eq!(said.statuses, BTreeSet::from([200, 400, 409, 500, 503]));
     experiment.saw("lines of log", log.lines().count());
     for (kind, text) in [("said", &said.text), ("logged", &log)] {

@@ -9,8 +9,8 @@ use lock_testkit::{
 };
 use tokio::time::timeout;
 
-/// U2: the acquire future is dropped in flight. redisson#2714, #4368; constructorfabric/gears-rust#4237;
-/// llm-d-rl-time-slicing#80.
+/// U2: the acquire future is dropped in flight. redisson#2714, #4368;
+/// constructorfabric/gears-rust#4237; llm-d-rl-time-slicing#80.
 #[tokio::test]
 async fn a_lock_that_is_dropped_in_flight_leaves_no_key_and_no_renewal() {
     let server = RedisServer::start();
@@ -39,7 +39,7 @@ async fn a_thousand_dropped_claims_leave_no_key() {
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let cut = cut_off(&client, 1_000, 30).await;
     assert!(cut.dropped > 30 && cut.granted > 30, "{cut:?}");
-    // Far less than the ttl, so it was no expiry.
+    // This is far less than the TTL, so no expiry freed the key.
     let keys = || server.cli::<Vec<String>>("KEYS lock:k*");
     eventually("all keys are gone", ms(5_000), || keys().is_empty()).await;
     wait_idle(&client).await;
@@ -47,8 +47,8 @@ async fn a_thousand_dropped_claims_leave_no_key() {
     assert!(keys().is_empty());
 }
 
-/// P21, R1: the claim is cancelled when its grant arrives, 10,000 times; the bug was a key that is renewed for ever.
-/// redisson#7272.
+/// P21, R1: the claim is cancelled when its grant arrives, 10,000 times. The bug left a key that
+/// was renewed for ever. redisson#7272.
 #[tokio::test]
 async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
     let server = RedisServer::start();
@@ -61,7 +61,8 @@ async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
     stays_quiet(&server, ms(500)).await;
 }
 
-/// R6, P4: a task is aborted while it holds, and while it asks. redisson#2714, #4368; blnk#354.
+/// R6, P4: a task is aborted while it holds the lock, and while it claims it. redisson#2714, #4368;
+/// blnk#354.
 #[tokio::test]
 async fn an_aborted_task_gives_its_lock_back() {
     let mut experiment = Experiment::new(
@@ -127,8 +128,8 @@ struct Cut {
     granted: usize,
 }
 
-/// Claims `rounds` times and drops each claim after a time that varies around a round trip. Goes on
-/// until more than `enough` claims were dropped and more than `enough` were granted.
+/// Claims `rounds` times, and drops each claim after a time that varies around a round trip.
+/// Continues until more than `enough` claims were dropped and more than `enough` were granted.
 async fn cut_off(client: &LockClient, rounds: usize, enough: usize) -> Cut {
     let start = Instant::now();
     for _ in 0..20 {
@@ -154,7 +155,7 @@ async fn cut_off(client: &LockClient, rounds: usize, enough: usize) -> Cut {
     cut
 }
 
-/// Waits far more exactly than a timer does.
+/// Waits with far more precision than a timer.
 async fn spin(span: Duration) {
     let start = Instant::now();
     while start.elapsed() < span {
@@ -162,7 +163,7 @@ async fn spin(span: Duration) {
     }
 }
 
-/// Nothing is sent any more, by a renewal in particular.
+/// Checks that nothing more is sent, in particular no renewal.
 async fn stays_quiet(server: &RedisServer, span: Duration) {
     let calls = server.script_calls();
     tokio::time::sleep(span).await;

@@ -1,4 +1,5 @@
-//! Waiters that are dropped before, while and after they are granted the lock: P21, R1. redisson#7272.
+//! Waiters that are dropped before, while and after they are granted the lock: P21, R1.
+//! redisson#7272.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,7 +16,7 @@ use lock_testkit::{
 
 use crate::handed::AT_ONCE;
 
-/// No expiry helps within a test.
+/// Long enough that nothing expires within a test.
 const TTL: Duration = ms(60_000);
 
 async fn clients<const N: usize>(url: &str) -> [LockClient; N] {
@@ -26,7 +27,7 @@ async fn clients<const N: usize>(url: &str) -> [LockClient; N] {
     all.try_into().unwrap_or_else(|_| unreachable!())
 }
 
-/// Nothing is left of anybody.
+/// Checks that no client left anything on the server or in memory.
 async fn nothing_remains(server: &RedisServer, clients: &[LockClient]) {
     for client in clients {
         wait_idle(client).await;
@@ -50,8 +51,8 @@ async fn polled<F: Future>(future: F, count: usize) -> Option<F::Output> {
     .await
 }
 
-/// Dropped at each of its awaits, woken or not, while the lock is held and after it was released to it: the next in the queue
-/// is served at once.
+/// A waiter is dropped at each of its awaits, whether woken or not, while the lock is held and
+/// after it was granted. The next waiter in the queue is served at once.
 #[tokio::test]
 async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
     let server = RedisServer::start();
@@ -63,7 +64,7 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
         for released_first in [false, true] {
             let guard = mutexes[0].lock().await.unwrap();
             let victim = tokio::spawn(polled(mutexes[1].lock(), count % 12 + 1));
-            // So that the next one stands behind it.
+            // This puts the next waiter behind it.
             let placed = || server.queued("k") == 1 || victim.is_finished();
             eventually("it is queued or gone", ms(5_000), placed).await;
             // The victim may be gone, and its place about to go.
@@ -74,7 +75,7 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
             if !released_first {
                 victim.abort();
                 if count >= 12 {
-                    // In the same instant.
+                    // Both happen in the same instant.
                     tokio::task::yield_now().await;
                 }
             }
@@ -102,7 +103,8 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
     nothing_remains(&server, &clients).await;
 }
 
-/// The grant is on its way when the waiter goes: the client answers it with a release as soon as it comes.
+/// The waiter is dropped while its grant is on its way. The client releases the lock as soon as the
+/// grant arrives.
 #[tokio::test]
 async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
     let server = RedisServer::start();
@@ -126,7 +128,7 @@ async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
             eventually("it leaves", ms(5_000), || left.hits() == 1).await;
         }
         assert_eq!(server.queued("k"), 1, "the next one still waits");
-        // Which of the two comes first must not matter.
+        // The order of the two must not matter.
         if round == 1 {
             message.open();
         }
@@ -141,8 +143,9 @@ async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
     nothing_remains(&server, &[holder, gone, third]).await;
 }
 
-/// A failover brings back a place that was given up and forgotten. The lock is handed to it, since its inbox listens; the client
-/// knows no such token, and gives it back at once.
+/// A failover brings back a queue entry that its waiter had given up. The lock is granted to it,
+/// since its client still listens. The client does not know the token, and releases the lock at
+/// once.
 #[tokio::test]
 async fn a_place_that_a_failover_brings_back_holds_the_lock() {
     let server = RedisServer::start();
@@ -166,12 +169,13 @@ async fn a_place_that_a_failover_brings_back_holds_the_lock() {
     guard.release().await.unwrap();
     let (guard, took) = within("the lock", ms(10_000), next).await;
     assert!(took < AT_ONCE, "{took:?}");
-    assert_eq!(proxy.seen(Op::Message), 1, "the dead one was told");
+    assert_eq!(proxy.seen(Op::Message), 1, "the dead waiter was notified");
     guard.unwrap().unwrap().release().await.unwrap();
     nothing_remains(&server, &[holder, gone, third]).await;
 }
 
-/// Thousands of waiters of three clients, dropped at random around their grants: whoever is left is served without a gap.
+/// Thousands of waiters of three clients are dropped at random around their grants. The remaining
+/// waiters are served without a gap.
 #[tokio::test]
 async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
     const TASKS: usize = 2;
@@ -226,7 +230,7 @@ async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
     assert!(dropped > enough && grants.len() > enough, "{dropped}, {}", grants.len());
     let gaps = grants.windows(2).map(|pair| pair[1] - pair[0]);
     let longest = gaps.max().unwrap();
-    // A claim that nobody owns would keep the lock for three seconds.
+    // A grant without an owner would keep the lock for three seconds.
     assert!(longest < ms(1_500), "{longest:?} without a grant");
     for client in &clients {
         let (guard, took) = within("the lock", ms(10_000), client.mutex("k").lock()).await;
@@ -236,7 +240,7 @@ async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
     nothing_remains(&server, &clients).await;
 }
 
-/// Waits far more exactly than a timer does.
+/// Waits with far more precision than a timer.
 async fn spin(span: Duration) {
     let start = Instant::now();
     while start.elapsed() < span {

@@ -1,4 +1,5 @@
-//! No poll of a body starts at or after the deadline of its lease, even where the runtime wakes up late.
+//! No poll of a body starts at or after the deadline of its lease, even where the runtime wakes up
+//! late.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -15,12 +16,14 @@ use tower::ServiceExt as _;
 
 const TTL: Duration = Duration::from_millis(200);
 
-/// How often a body was polled, how often too late, and how often its runtime slept over its deadline.
+/// How often a body was polled, how often too late, and how often its runtime slept past its
+/// deadline.
 #[derive(Clone, Debug, Default)]
 struct Polls(Arc<[AtomicU32; 3]>);
 
 impl Polls {
-    /// A body that is ready to go on at any time, and never done. The first poll lets the runtime sleep over the deadline.
+    /// A body that is always ready and never ends. Its first poll lets the runtime sleep past the
+    /// deadline.
     async fn body(&self, lease: Lease) {
         let (watched, polls) = (lease.clone(), self.clone());
         tokio::spawn(async move {
@@ -109,7 +112,7 @@ async fn a_late_runtime_polls_a_handler_after_its_deadline() {
     polls.check("body that is never done: layer");
 }
 
-/// The test itself: where nothing looks at the clock, such a body is polled late.
+/// Checks the method: where nothing compares the clock, such a body is polled late.
 #[tokio::test]
 async fn the_body_of_these_tests_notices_late_polls() {
     let server = RedisServer::start();

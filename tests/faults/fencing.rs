@@ -1,4 +1,4 @@
-//! Numbers of grants: they grow while the server keeps its counter or its clock.
+//! Fencing numbers grow as long as the server keeps its counter or its clock.
 
 use lock_core::fencing::{StaleFence, set_if_newer};
 use lock_core::store::RedisStore;
@@ -8,7 +8,8 @@ use lock_testkit::{Experiment, RedisServer, client, ms, within};
 
 const COUNTER: &str = "lock:{0}:fence";
 
-/// The clock of the server is an hour behind its counter, as after a step back or a failover to a slow host.
+/// The server's clock is an hour behind its counter, as after a step back or a failover to a slow
+/// host.
 #[tokio::test]
 async fn a_clock_that_went_back_does_not_make_numbers_smaller() {
     let server = RedisServer::start();
@@ -27,7 +28,7 @@ async fn a_clock_that_went_back_does_not_make_numbers_smaller() {
     assert_eq!(server.get(COUNTER).unwrap(), (ahead + 4).to_string());
 }
 
-/// The counter is lost, the clock is not.
+/// The counter is lost, and the clock is right.
 #[tokio::test]
 async fn a_lost_counter_does_not_make_numbers_smaller() {
     let mut experiment = Experiment::new(24, "fences grow", "counter lost", &["counters lost"]);
@@ -54,7 +55,7 @@ async fn a_lost_counter_does_not_make_numbers_smaller() {
     experiment.finish();
 }
 
-/// The check at the start counts, too, and leaves nothing, also when it is refused half-way.
+/// The check at the start counts, too. It leaves nothing behind, even if it is refused half-way.
 #[tokio::test]
 async fn a_start_that_is_refused_leaves_a_counter() {
     let server = RedisServer::start();
@@ -73,11 +74,11 @@ async fn a_start_that_is_refused_leaves_a_counter() {
     assert_eq!(lasting(), Vec::<String>::new());
 }
 
-/// A grant that cannot be numbered is none: the lock stays free, and the answer is not "busy".
+/// A grant without a number is no grant: the lock stays free, and the error is not "busy".
 #[tokio::test]
 async fn a_counter_that_cannot_count_strands_no_lock() {
     let server = RedisServer::start();
-    // An answer that is late on a busy machine is none that never comes.
+    // A timeout long enough that a late answer on a busy machine does not count as a lost one.
     let store = RedisStore::builder(server.url()).with_request_timeout(ms(10_000));
     let client = LockClient::builder(store.connect().await.unwrap()).build().unwrap();
     for (command, value) in [
@@ -92,7 +93,7 @@ async fn a_counter_that_cannot_count_strands_no_lock() {
             let (outcome, _) = within("an answer", ms(15_000), mutex.lock()).await;
             let error = outcome.unwrap_err();
             assert!(error.is_store_failure(), "{command}: {error:?}");
-            // The end of a wait may come between its last claim and the answer.
+            // The wait may end between its last claim and the answer.
             if !waits {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{command}: {error:?}");
                 assert!(error.to_string().contains("fencing token"), "{command}: {error}");
@@ -109,7 +110,7 @@ async fn a_counter_that_cannot_count_strands_no_lock() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// A holder that was paused writes after the next one has, as in every account of fencing.
+/// A paused holder writes after its successor has written, as in every account of fencing.
 #[tokio::test]
 async fn a_late_holder_overwrites_no_value_that_is_fenced() {
     let server = RedisServer::start();
@@ -127,7 +128,7 @@ async fn a_late_holder_overwrites_no_value_that_is_fenced() {
     assert_eq!(write(50, late.fencing_token()).await, Err(StaleFence));
     assert_eq!(write(120, next.fencing_token()).await, Ok(()));
     assert_eq!(server.get("balance").unwrap(), "120");
-    // Beyond what Lua's numbers tell apart, and with one digit more.
+    // These numbers differ beyond the precision of Lua's numbers, and one has one digit more.
     let beyond = |raw| FencingToken::from_raw(raw);
     assert_eq!(write(1, beyond(1 << 60)).await, Ok(()));
     assert_eq!(write(2, beyond((1 << 60) + 1)).await, Ok(()));
@@ -137,7 +138,7 @@ async fn a_late_holder_overwrites_no_value_that_is_fenced() {
     assert_eq!(server.get("balance").unwrap(), "4");
 }
 
-/// Nothing is written where nothing could be compared.
+/// Nothing is written if there is no number to compare.
 #[tokio::test]
 async fn a_write_without_a_fence_of_its_own_is_refused() {
     let server = RedisServer::start();

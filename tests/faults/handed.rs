@@ -1,18 +1,20 @@
-//! P23: the release lands somewhere between a waiter's first try and its sleep. ionelmc/python-redis-lock#71.
+//! A release that lands between a waiter's first attempt and its sleep must wake the waiter (P23).
+//! ionelmc/python-redis-lock#71.
 
 use std::time::Duration;
 
 use lock_core::testing::wait_idle;
 use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
-/// A round trip takes a fraction of a millisecond, the other ways to learn of a release take a second; a busy machine
-/// lies in between.
+/// A round trip takes a fraction of a millisecond. The other ways to learn of a release take a
+/// second. The bound lies in between and allows for a busy machine.
 pub(crate) const AT_ONCE: Duration = ms(250);
 
-/// The command that is held up, how many of its kind come before it, and how it is held up.
+/// The command that is delayed, how many of its kind come before it, and how it is delayed.
 type Stage = (Op, usize, fn(Gate) -> Action);
 
-/// The release comes before or after each command of the waiter, and the waiter gets the lock when it hears of it.
+/// A release before or after any command of the waiter is missed, so the waiter sleeps on although
+/// the lock is free.
 #[tokio::test]
 async fn a_release_falls_between_the_steps_of_a_waiter() {
     let server = RedisServer::start();
@@ -27,7 +29,7 @@ async fn a_release_falls_between_the_steps_of_a_waiter() {
     ];
     for (number, (op, after, action)) in stages.into_iter().enumerate() {
         let key = format!("k{number}");
-        // Clients that have not waited yet, so that each subscribes.
+        // Clients that have not waited yet, so each of them subscribes.
         let (holder, waiter) = (client(&server.url()).await, client(&proxy.url()).await);
         let guard = holder.mutex(&*key).with_ttl(ms(60_000)).lock().await.unwrap();
         server.reset_calls();
@@ -49,7 +51,7 @@ async fn a_release_falls_between_the_steps_of_a_waiter() {
     }
 }
 
-/// The release comes at any time of a wait.
+/// The release comes at an arbitrary time during a wait.
 #[tokio::test]
 async fn a_freed_lock_is_taken_late() {
     let server = RedisServer::start();
@@ -66,7 +68,7 @@ async fn a_freed_lock_is_taken_late() {
         times.push(took);
     }
     times.sort_unstable();
-    // A round trip, and what a busy machine adds.
+    // A round trip, and some time for a busy machine.
     assert!(times[12] < ms(20), "{times:?}");
     assert!(times[23] < AT_ONCE, "{times:?}");
 }

@@ -1,4 +1,4 @@
-//! The harness itself: a fault that is not injected proves nothing.
+//! Tests of the harness, since a fault that is not injected proves nothing.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -60,7 +60,7 @@ async fn each_action_does_what_it_says() {
     }
 }
 
-/// A bare connection, to see what comes and when.
+/// A bare connection, which shows what arrives and when.
 struct Bare(TcpStream);
 
 impl Bare {
@@ -80,7 +80,7 @@ impl Bare {
         self.0.write_all(bytes.as_bytes()).unwrap();
     }
 
-    /// What comes until nothing comes for 50 ms.
+    /// Reads until nothing arrives for 50 ms.
     fn hear(&mut self) -> String {
         let (mut text, mut bytes) = (String::new(), [0; 4_096]);
         loop {
@@ -93,7 +93,7 @@ impl Bare {
         }
     }
 
-    /// What comes, until that is `what`.
+    /// Reads until `what` has arrived.
     fn hears(&mut self, what: &str) -> String {
         let (mut text, start) = (String::new(), Instant::now());
         while !text.contains(what) {
@@ -104,7 +104,7 @@ impl Bare {
     }
 }
 
-/// Messages are lost, late or doubled alone, replies and confirmations are not.
+/// Only messages are lost, delayed or doubled. Replies and confirmations are not.
 #[test]
 fn messages_meet_their_faults_and_replies_do_not() {
     let server = RedisServer::start();
@@ -145,7 +145,7 @@ fn messages_meet_their_faults_and_replies_do_not() {
     assert_eq!((proxy.seen(Op::Hello), proxy.seen(Op::Subscribe)), (1, 2));
     assert_eq!(proxy.seen(Op::Message), 12);
 
-    // A refused question for RESP3, and a confirmation that is lost, leave the other replies where they belong.
+    // Neither a refused `HELLO 3` nor a lost confirmation shifts the other replies.
     let _old = proxy.rule(Op::Hello, Action::Refuse("NOPROTO no")).once();
     let _unconfirmed = proxy.rule(Op::Subscribe, Action::Vanish).once();
     let mut bare = Bare::open(&proxy);
@@ -156,7 +156,7 @@ fn messages_meet_their_faults_and_replies_do_not() {
     assert!(heard.starts_with("-NOPROTO no\r\n$3\r\none\r\n*2\r\n$4\r\npong"), "{heard}");
 }
 
-/// Faults of a connection and of a reply, as a bare client meets them.
+/// Faults of a connection and of a reply, as a bare client sees them.
 #[test]
 fn replies_are_cut_sliced_and_replaced_and_connections_are_reset() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Inboxes: grants are told over pub/sub, and nothing depends on it but speed.
+//! Grants are announced over pub/sub. A lost message costs time, and nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,11 @@ use lock_testkit::{
 
 use crate::handed::AT_ONCE;
 
-/// Who hears of no grant finds it when it asks again, about once a second. The rest is for a busy machine.
+/// A waiter that misses the message of its grant finds the grant at its next claim, about a second
+/// later. The rest of the bound is for a busy machine.
 const UNHEARD: Duration = ms(2_500);
 
-/// Lets each client have `rounds` turns on one key, and gives the time that this took.
+/// Gives each client `rounds` turns on one key, and returns the time that this took.
 async fn take_turns(clients: &[LockClient], rounds: usize) -> Duration {
     let (turns, start) = (Turns::default(), Instant::now());
     let mut tasks = Vec::new();
@@ -36,8 +37,8 @@ async fn take_turns(clients: &[LockClient], rounds: usize) -> Duration {
     start.elapsed()
 }
 
-/// Lets two clients take turns until enough turns were granted by a message. A client may be done
-/// with all its turns before the other one waits.
+/// Lets two clients take turns until a message has announced enough of the grants. One client may
+/// finish all its turns before the other one has waited.
 async fn take_turns_until_told(clients: &[LockClient], proxy: &Proxy) {
     let mut round = 0;
     while is_due(round, 1, proxy.seen(Op::Message) >= 20) {
@@ -47,8 +48,8 @@ async fn take_turns_until_told(clients: &[LockClient], proxy: &Proxy) {
     }
 }
 
-/// Has the clients wait for one another, in turns: each gets the lock from one that holds it until `waits` says that the next
-/// has come as far as it can. Gives the number of hand-overs, and the longest.
+/// Makes the clients wait for one another in turns. Each holder keeps the lock until `waits` says
+/// that the next waiter is ready. Returns the number of hand-overs, and the longest.
 async fn hand_over(
     clients: &[LockClient],
     rounds: usize,
@@ -74,11 +75,12 @@ async fn hand_over(
 /// The warnings of this crate.
 fn warnings(log: &LogCapture) -> Vec<String> {
     let text = log.text();
-    let ours = text.lines().filter(|line| line.contains("WARN") && line.contains("lock_core"));
-    ours.map(str::to_owned).collect()
+    let warnings = text.lines().filter(|line| line.contains("WARN") && line.contains("lock_core"));
+    warnings.map(str::to_owned).collect()
 }
 
-/// R9: messages vanish, commands work. Long leases, so that no expiry helps. redisson#5761, #3891.
+/// R9: messages vanish while commands work. Leases are long, so no expiry helps. redisson#5761,
+/// #3891.
 #[tokio::test]
 async fn a_waiter_depends_on_messages_that_are_lost() {
     let log = LogCapture::start();
@@ -89,19 +91,19 @@ async fn a_waiter_depends_on_messages_that_are_lost() {
         [client_with(&proxy.url(), defaults).await, client_with(&proxy.url(), defaults).await];
     let lost = proxy.rule(Op::Message, Action::Vanish).always();
     let (handed, longest) = hand_over(&clients, 3, |_| server.queued("k") == 1).await;
-    // Each was handed over to one that stood in the queue, and was told so.
+    // Each lock was handed to a queued waiter, and the message was sent.
     assert_eq!((handed, lost.hits()), (6, 6));
     assert!(longest < UNHEARD, "{longest:?} for a turn");
     assert!(warnings(&log).len() <= 2, "{:?}", warnings(&log));
 
-    // It recovers by itself.
+    // The client recovers by itself.
     lost.end();
     let took = take_turns(&clients, 10).await;
     assert!(took < ms(2_000), "{took:?} for 20 turns");
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// Nor do confirmations of subscriptions arrive.
+/// Confirmations of subscriptions do not arrive either.
 #[tokio::test]
 async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
     let log = LogCapture::start();
@@ -110,7 +112,7 @@ async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
     let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
     let lost = proxy.rule(Op::Message, Action::Vanish).always();
     let unconfirmed = proxy.rule(Op::Subscribe, Action::Vanish).always();
-    // Each of them tries it once.
+    // Each client tries to subscribe once.
     let tried = |handed: usize| unconfirmed.hits() > handed.min(1);
     let (_, longest) = hand_over(&clients, 3, tried).await;
     assert_eq!(unconfirmed.hits(), 2);
@@ -124,7 +126,7 @@ async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// The server forbids the channel, or one of the two commands. Each client says so once.
+/// The server forbids the channel, or one of the two commands. Each client logs this once.
 #[tokio::test]
 async fn a_server_that_forbids_pubsub_stops_waiters() {
     for without in ["+subscribe", "+publish", "&lock:*"] {
@@ -137,7 +139,7 @@ async fn a_server_that_forbids_pubsub_stops_waiters() {
         let () = server.connect().command(&command).unwrap();
         let url = server.url_for(acl[0], "password");
         let clients = [client(&url).await, client(&url).await, client(&url).await];
-        // Each has found out when it waits for the first time.
+        // Each client notices in its first wait.
         let found_out = |handed: usize| warnings(&log).len() > handed.min(2);
         let (_, longest) = hand_over(&clients, 2, found_out).await;
         assert!(longest < UNHEARD, "without {without}: {longest:?} for a turn");
@@ -150,7 +152,8 @@ async fn a_server_that_forbids_pubsub_stops_waiters() {
     }
 }
 
-/// RESP3 is refused, by a server before Redis 6 or by a proxy: a second connection is the inbox, and only for those who wait.
+/// A server before Redis 6, or a proxy, refuses RESP3. A second connection then listens, and only
+/// while a task waits.
 #[tokio::test]
 async fn a_server_without_resp3_makes_waiters_slow() {
     let refusals = [
@@ -166,7 +169,7 @@ async fn a_server_without_resp3_makes_waiters_slow() {
         for client in &clients {
             client.mutex("k").lock().await.unwrap().release().await.unwrap();
         }
-        assert_eq!((server.inboxes().len(), server.clients()), (0, 2), "nobody waits yet");
+        assert_eq!((server.inboxes().len(), server.clients()), (0, 2), "no task waits yet");
 
         take_turns_until_told(&clients, &proxy).await;
         assert!(proxy.seen(Op::Message) >= 20, "{} messages", proxy.seen(Op::Message));
@@ -180,7 +183,7 @@ async fn a_server_without_resp3_makes_waiters_slow() {
     }
 }
 
-/// One connection does it where RESP3 is spoken.
+/// With RESP3, one connection is enough.
 #[tokio::test]
 async fn a_waiter_opens_more_connections_than_it_needs() {
     let server = RedisServer::start();
@@ -194,8 +197,8 @@ async fn a_waiter_opens_more_connections_than_it_needs() {
     assert!(server.inboxes().is_empty());
 }
 
-/// Connections break while somebody waits: those of commands, those of inboxes, or all. The inbox is subscribed anew, and
-/// the next hand-over is told as the first one was.
+/// Connections break during a wait: those that carry commands, those that listen, or all. The
+/// client subscribes again, and the next hand-over is announced as the first one was.
 #[tokio::test]
 async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
     let server = RedisServer::start();
@@ -215,7 +218,7 @@ async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
             let waiting = tokio::spawn(waiter.mutex("k").with_wait(ms(60_000)).lock());
             eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
             let (before, subscribed) = (proxy.connections(), proxy.seen(Op::Subscribe));
-            // The holder knows no inbox, so what listens is the waiter's.
+            // The holder does not listen, so the listening connection is the waiter's.
             for kind in kinds {
                 let killed: i64 = server.cli(&format!("CLIENT KILL TYPE {kind}"));
                 assert!(killed >= 1, "{kind}");
@@ -230,15 +233,16 @@ async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
             guard.release().await.unwrap();
             let (guard, took) = within("the lock", ms(10_000), waiting).await;
             assert!(took < AT_ONCE, "{kinds:?}, round {round}: {took:?}");
-            // Another connection may bring it than the answer to a claim.
+            // The message may come on another connection than the answer to a claim.
             let told = || proxy.seen(Op::Message) == heard + 1;
-            eventually("it was told", ms(5_000), told).await;
+            eventually("the waiter was notified", ms(5_000), told).await;
             guard.unwrap().unwrap().release().await.unwrap();
         }
     }
 }
 
-/// The connection breaks while a waiter claims: the claim is repeated on another one, where nobody listens yet.
+/// The connection breaks during a claim. The claim is repeated on another one, which is not
+/// subscribed yet.
 #[tokio::test]
 async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
     let server = RedisServer::start();
@@ -254,7 +258,7 @@ async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
             cut_off.hits() == 1 && proxy.seen(Op::Acquire) >= claims + 2
         })
         .await;
-        // Sooner than it would claim by itself.
+        // Sooner than the waiter would claim by itself.
         eventually("its inbox is back", ms(500), || server.inboxes().len() == 1).await;
         eventually("it has its place", ms(500), || server.queued("k") == 1).await;
         guard.release().await.unwrap();
@@ -265,7 +269,8 @@ async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
     }
 }
 
-/// A wait begins on a connection that nobody knows to be broken, where the inbox would have to be subscribed anew.
+/// A wait begins on a connection that has broken unnoticed, where the client would have to
+/// subscribe again.
 #[tokio::test]
 async fn a_wait_that_begins_on_a_broken_connection_hangs() {
     let log = LogCapture::start();
@@ -273,7 +278,7 @@ async fn a_wait_that_begins_on_a_broken_connection_hangs() {
     let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
     for _ in 0..3 {
         let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
-        // It knows by now that this lock is one to queue for.
+        // The client knows by now that this lock is contended.
         assert!(waiter.mutex("k").with_wait(ms(100)).lock().await.unwrap_err().is_busy());
         eventually("it has left", ms(5_000), || server.queued("k") == 0).await;
         let _killed: i64 = server.cli("CLIENT KILL TYPE pubsub");
@@ -290,7 +295,8 @@ async fn a_wait_that_begins_on_a_broken_connection_hangs() {
     assert_eq!(warnings(&log), [""; 0], "nothing is forbidden");
 }
 
-/// R11: 2,000 waiters on 2,000 keys in one process share one inbox, and their memory is given back. redisson#3577, #6328.
+/// R11: 2,000 waiters on 2,000 keys in one process share one subscription, and their memory is
+/// freed. redisson#3577, #6328.
 #[tokio::test]
 async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptions() {
     const KEYS: usize = 2_000;
@@ -323,12 +329,12 @@ async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptio
     assert!(start.elapsed() < ms(20_000), "{:?}", start.elapsed());
     assert!(ClientStats::of(&holder).is_idle() && ClientStats::of(&waiter).is_idle());
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
-    // The server's own buffers for two clients are most of it.
+    // Most of it is the server's buffers for two clients.
     let grown = || server.used_memory().saturating_sub(before);
     eventually("its memory is back", ms(10_000), || grown() < 400_000).await;
 }
 
-/// Nobody waits for a lock that is free, so nothing is subscribed.
+/// A free lock needs no wait, so the client subscribes to nothing.
 #[tokio::test]
 async fn an_uncontended_lock_costs_a_subscription() {
     let server = RedisServer::start();
@@ -347,7 +353,7 @@ async fn an_uncontended_lock_costs_a_subscription() {
         [before[0] + 11, before[1] + 10]
     );
     assert!(server.queue("k").is_empty());
-    // Within a tight wait there is the time to find out that it is busy, unless the machine takes it all.
+    // A short wait leaves time to find the lock busy, unless the machine is overloaded.
     let mut told = false;
     for _ in 0..20 {
         let error = client.mutex("k").with_wait(ms(50)).lock().await.unwrap_err();

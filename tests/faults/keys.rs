@@ -1,4 +1,4 @@
-//! Keys with bytes that other tools trip over.
+//! Keys with bytes that have confused other tools.
 
 use std::collections::HashSet;
 
@@ -11,15 +11,15 @@ const ODD: [&str; 13] = [
     "*",
 ];
 
-/// P13, for keys that are given whole. festabook#1028.
+/// P13, for complete keys. festabook#1028.
 #[tokio::test]
 async fn odd_keys_are_locks_of_their_own_and_leave_nothing() {
     let server = RedisServer::start();
-    let ours = client(&server.url()).await;
+    let locks = client(&server.url()).await;
     let other = client_with(&server.url(), lock_core::LockOptions::new().with_wait(ms(1))).await;
     let mut held = Vec::new();
     for odd in ODD {
-        let guard = ours.mutex(odd).try_lock().await.unwrap();
+        let guard = locks.mutex(odd).try_lock().await.unwrap();
         held.push(guard.unwrap_or_else(|| panic!("{odd:?} shares a lock")));
         let there: u32 =
             server.connect().command(&["EXISTS".to_owned(), format!("lock:{odd}")]).unwrap();
@@ -29,13 +29,14 @@ async fn odd_keys_are_locks_of_their_own_and_leave_nothing() {
     for guard in held {
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
     }
-    wait_idle(&ours).await;
+    wait_idle(&locks).await;
     let mut left: Vec<String> = server.cli("KEYS *");
     left.retain(|name| name != "lock:{0}:fence");
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// P13, for values: what `key!` makes of them never moves the hash tag, and is never the same for two.
+/// P13, for values: `key!` never lets a value move the hash tag, and never gives two values one
+/// key.
 #[tokio::test]
 async fn odd_values_give_keys_of_their_own() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! What is asked together, and what one part of it does to another.
+//! Calls that share a batch, a connection or a runtime, and how they affect each other.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use lock_core::{LockClient, Released, store::RedisStore};
 use lock_testkit::{Action, Op, Proxy, RedisServer, Rule, client, eventually, ms, within};
 use tokio::runtime::Runtime;
 
-/// A release writes before anything that needs memory, after which Redis refuses it nothing.
+/// A release writes before it does anything that needs memory, so Redis does not refuse the rest.
 #[tokio::test]
 async fn a_server_without_memory_hands_nothing_on() {
     let server = RedisServer::start();
@@ -47,7 +47,8 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A client whose connection is driven by the runtime that is given with it, which is kept, but which nobody runs.
+/// A client with its connection task on the returned runtime. The runtime is kept, but no thread
+/// runs it.
 fn left_behind(server: &RedisServer) -> (LockClient, Runtime) {
     let stopped = runtime();
     let client = stopped.block_on(async {
@@ -58,8 +59,8 @@ fn left_behind(server: &RedisServer) -> (LockClient, Runtime) {
     (client, stopped)
 }
 
-/// A runtime that is kept, but that nobody runs, sends nothing of what others ask on its connection. Two calls in a row without
-/// an answer are enough.
+/// A runtime that is kept but not run sends nothing on its connection, not even the calls of other
+/// runtimes. The client gives the connection up after two calls in a row without an answer.
 #[test]
 fn a_runtime_that_nobody_runs_stops_those_of_others() {
     let server = RedisServer::start();
@@ -78,7 +79,8 @@ fn a_runtime_that_nobody_runs_stops_those_of_others() {
     });
 }
 
-/// Without RESP3 a second connection listens. Where it is not to be had, waiters ask, and nobody else notices.
+/// Without RESP3 a second connection listens. If it cannot be opened, waiters poll. Nothing else is
+/// affected.
 #[tokio::test]
 async fn a_second_connection_that_is_refused_breaks_the_first() {
     let server = RedisServer::start();
@@ -96,7 +98,7 @@ async fn a_second_connection_that_is_refused_breaks_the_first() {
         assert!(took < ms(1_000), "{took:?}");
         guard.unwrap().unwrap().release().await.unwrap();
     }
-    assert!(refused.hits() >= 1, "nobody tried to listen");
+    assert!(refused.hits() >= 1, "no client tried to listen");
     let connections: u64 = server
         .cli::<String>("INFO stats")
         .lines()
@@ -109,7 +111,8 @@ async fn a_second_connection_that_is_refused_breaks_the_first() {
     assert_eq!(other.release().await.unwrap(), Released::InTime);
 }
 
-/// Clients with namespaces of their own on one store: their claims cannot travel together, and need not.
+/// Clients with different namespaces share a store. Their claims cannot travel in one call, and
+/// need not wait for each other.
 #[tokio::test]
 async fn claims_that_cannot_travel_together_wait_for_each_other() {
     let server = RedisServer::start();
@@ -139,7 +142,7 @@ async fn claims_that_cannot_travel_together_wait_for_each_other() {
     }
 }
 
-/// A server that has more to do than it can, and does it: calls of claims take `each` one after another.
+/// An overloaded server that still answers: calls of claims take `each`, one after another.
 fn slow(proxy: &Proxy, each: Duration) -> Rule {
     proxy.rule(Op::Acquire, Action::DelayRequest(each)).always()
 }
@@ -153,8 +156,9 @@ fn held_by_others(server: &RedisServer, count: usize) {
     }
 }
 
-/// A claim may stand behind others of its process for longer than the server has to answer it. It is not void for that, and its
-/// wait does not end before its time. In the end the last claim may be on its way, or the server was asked a moment ago.
+/// A claim may queue behind others of its process for longer than the server has to answer one. It
+/// is not void for that reason, and its wait does not end early. At the end the last claim may be
+/// on its way, or may just have been answered.
 #[tokio::test]
 async fn claims_that_stand_in_the_lane_for_long_are_void() {
     const CLAIMS: usize = 2_000;
@@ -191,7 +195,8 @@ async fn claims_that_stand_in_the_lane_for_long_are_void() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// Renewals pass the claims of their process, or a crowd that waits would cost the leases of those who hold.
+/// Renewals overtake the claims of their process. Otherwise a crowd of waiters would cost the
+/// holders their leases.
 #[tokio::test]
 async fn leases_are_lost_behind_the_claims_of_a_crowd() {
     const CLAIMS: usize = 2_000;
@@ -202,10 +207,10 @@ async fn leases_are_lost_behind_the_claims_of_a_crowd() {
     held_by_others(&server, CLAIMS);
     let mut leases = Vec::new();
     for number in 0..300 {
-        let mutex = client.mutex(format!("ours-{number}")).with_ttl(ms(2_000));
+        let mutex = client.mutex(format!("held-{number}")).with_ttl(ms(2_000));
         leases.push(mutex.lock().await.unwrap());
     }
-    // Each of them stands behind two and a half seconds of others.
+    // Each claim is behind two and a half seconds of others.
     let (slow, renewed) = (slow(&proxy, ms(80)), proxy.seen(Op::Renew));
     let crowd: Vec<_> = (0..CLAIMS)
         .map(|number| {
@@ -229,24 +234,26 @@ async fn leases_are_lost_behind_the_claims_of_a_crowd() {
     }
 }
 
-/// Those who stand in the lane of such a runtime are not answered, nor do their calls tell how the connection fares: none is sent.
+/// Calls that queue in the batcher of such a runtime are not answered. None of them is sent, so
+/// they tell nothing about the connection.
 #[test]
 fn a_lane_that_nobody_drives_holds_up_those_in_it() {
     let server = RedisServer::start();
     let (client, _stopped) = left_behind(&server);
     runtime().block_on(async {
-        // Alone, it is sent by the one who asks, and is the only call that is found to be silent.
+        // A single call is sent by its own caller. It is the only call that finds the connection
+        // silent.
         let first = client.mutex("first").try_lock();
         let behind = client.mutex("behind").with_wait(ms(20_000)).lock();
         let both = async { tokio::join!(first, behind) };
         let ((first, behind), took) = within("the lock", ms(10_000), both).await;
         assert!(first.unwrap_err().is_store_failure());
         drop(behind.unwrap());
-        assert!(took >= ms(1_000), "{took:?}: it did not stand in the lane");
+        assert!(took >= ms(1_000), "{took:?}: it was not in the batcher");
     });
 }
 
-/// Small calls go at once, and a connection that only listens is found to be dead.
+/// Small calls are sent at once, and a dead connection that only listens is noticed.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn connections_delay_small_calls_or_never_notice_that_they_are_dead() {
@@ -265,7 +272,7 @@ async fn connections_delay_small_calls_or_never_notice_that_they_are_dead() {
     let mut sockets = 0;
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let number = entry.unwrap().file_name().to_str().unwrap().parse().unwrap();
-        // Other tests open and close theirs meanwhile.
+        // Other tests open and close their connections meanwhile.
         let Ok(socket) = pidfd_getfd(&me, number, PidfdGetfdFlags::empty()) else { continue };
         let peer = rustix::net::getpeername(&socket).ok().flatten();
         let Some(Ok(peer)) = peer.map(std::net::SocketAddr::try_from) else { continue };
@@ -274,7 +281,7 @@ async fn connections_delay_small_calls_or_never_notice_that_they_are_dead() {
         }
         sockets += 1;
         assert!(tcp_nodelay(&socket).unwrap(), "small calls wait");
-        assert!(socket_keepalive(&socket).unwrap(), "nobody asks whether the server is there");
+        assert!(socket_keepalive(&socket).unwrap(), "the connection does not probe the server");
         assert_eq!(tcp_keepidle(&socket).unwrap(), Duration::from_secs(15));
         assert_eq!(tcp_keepintvl(&socket).unwrap(), Duration::from_secs(5));
     }

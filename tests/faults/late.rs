@@ -1,4 +1,4 @@
-//! Claims that arrive when nobody wants them any more: behind the release of their token.
+//! Claims that arrive late, after the release of their token.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::time::timeout;
 const TTL: Duration = ms(60_000);
 const BOUND: Duration = ms(5_000);
 
-/// A client that does not give up a command that is held up.
+/// A client with timeouts long enough for a delayed command.
 async fn patient(proxy: &Proxy) -> LockClient {
     let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(10_000));
     LockClient::builder(store.connect().await.unwrap()).build().unwrap()
 }
 
-/// A claim is held up, its connection breaks, and the same claim on the next one is granted. The lock is released, with somebody
-/// waiting for that, before the first one arrives.
+/// A claim is delayed, its connection breaks, and the same claim is granted on the next one. The
+/// caller releases the lock and awaits that before the first claim arrives.
 #[tokio::test]
 async fn a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock() {
     let server = RedisServer::start();
@@ -35,13 +35,13 @@ async fn a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock() {
     assert!(!server.has("lock:k"));
     let sets = server.calls("set");
     gate.open();
-    // It sets the lock and the counter.
+    // The script sets the lock and the counter.
     eventually("it arrives and is granted", BOUND, || server.calls("set") == sets + 2).await;
     eventually("it is released again", BOUND, || !server.has("lock:k")).await;
 }
 
-/// The server has forgotten the script, and the claim is cancelled before it says so. Its release is not sent again behind the
-/// text of the script.
+/// The server has forgotten the script, and the caller drops the claim before the server says so.
+/// The release must come last: the claim is not sent again with the script's text.
 #[tokio::test]
 async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
     let server = RedisServer::start();
@@ -51,7 +51,7 @@ async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
     let held_up = proxy.rule(Op::Acquire, Action::HoldReply(gate.clone())).once();
     let first = tokio::spawn(client.mutex("first").with_ttl(TTL).lock());
     eventually("the first is sent", BOUND, || held_up.hits() == 1).await;
-    // Told behind the answer to the first.
+    // This is answered after the first command.
     let forgotten = proxy.rule(Op::Acquire, Action::Refuse("NOSCRIPT No matching script")).once();
     let (claims, releases) = (proxy.seen(Op::Acquire), proxy.seen(Op::Release));
     let second = tokio::spawn(client.mutex("second").with_ttl(TTL).lock());
@@ -62,14 +62,15 @@ async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
     gate.open();
     drop(first.await.unwrap().unwrap());
     wait_idle(&client).await;
-    // Behind whatever is sent again.
+    // This comes after any command that is sent again.
     drop(client.mutex("third").lock().await.unwrap());
     wait_idle(&client).await;
     assert!(!server.has("lock:second"), "it came behind its release");
     assert_eq!(proxy.seen(Op::Acquire), claims + 2, "the second and the third");
 }
 
-/// So much is under way that a claim waits for its turn, and is cancelled. Releases have theirs before claims.
+/// So many calls are under way that a claim waits for its turn, and is dropped. Releases go before
+/// claims.
 #[tokio::test]
 async fn a_claim_that_is_cancelled_before_its_turn_is_sent() {
     let server = RedisServer::start();

@@ -24,7 +24,7 @@ async fn a_guard_dropped_on_a_plain_thread_is_released() {
     wait_idle(&client).await;
 }
 
-/// Futures that are polled outside a runtime, and a plain thread that blocks.
+/// Futures that are polled outside a runtime, and a plain thread that blocks on one.
 #[test]
 fn outside_a_runtime_there_are_errors_and_no_panics() {
     let server = RedisServer::start();
@@ -42,7 +42,7 @@ fn outside_a_runtime_there_are_errors_and_no_panics() {
     assert_eq!(extended.unwrap_err().kind(), ErrorKind::NoRuntime);
     let released = guard.release().now_or_never().unwrap();
     assert_eq!(released.unwrap_err().kind(), ErrorKind::NoRuntime);
-    // The release was not lost: the client's tasks do it.
+    // The release is not lost. The client's tasks send it.
     runtime.block_on(eventually("it is free", ms(5_000), || !server.has("lock:k")));
 
     let guard = client.mutex("k").blocking_lock().unwrap();
@@ -50,7 +50,8 @@ fn outside_a_runtime_there_are_errors_and_no_panics() {
     assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
 }
 
-/// A plain thread finds no connection, and makes one: it is there for all when the thread is done.
+/// A plain thread finds no connection and opens one. The connection serves all callers after the
+/// thread has ended.
 #[test]
 fn a_connection_that_a_blocking_call_made_ends_with_it() {
     let server = RedisServer::start();
@@ -76,7 +77,8 @@ fn a_connection_that_a_blocking_call_made_ends_with_it() {
     }
 }
 
-/// Two runtimes, one after the other, share a client: what the first one left undone, the second one does.
+/// Two runtimes use a client, one after the other. The second one completes what the first one left
+/// undone.
 #[test]
 fn a_client_outlives_its_runtime() {
     let server = RedisServer::start();
@@ -87,13 +89,13 @@ fn a_client_outlives_its_runtime() {
     let kept = first.block_on(client.mutex("kept").lock()).unwrap();
     drop(first);
     drop(dropped);
-    assert!(server.has("lock:dropped"), "nobody runs who could release it");
+    assert!(server.has("lock:dropped"), "no task runs that could release it");
 
     let second = runtime();
     second.block_on(async {
         let start = Instant::now();
         let other = client.mutex("other").lock().await.unwrap();
-        eventually("the janitor works", ms(5_000), || !server.has("lock:dropped")).await;
+        eventually("the releaser works", ms(5_000), || !server.has("lock:dropped")).await;
         let renewed = || start.elapsed() > ms(2_200);
         eventually("the renewer works", ms(5_000), renewed).await;
         assert!(kept.is_valid() && other.is_valid());
@@ -151,7 +153,7 @@ fn a_runtime_that_shuts_down_drops_guards_without_a_panic() {
     experiment.finish();
 }
 
-/// Tells when the drop of its guard has returned.
+/// Sends a signal when the drop of its guard has returned.
 struct Sign(tokio::sync::mpsc::UnboundedSender<()>, Option<MutexGuard>);
 
 impl Drop for Sign {
@@ -161,7 +163,7 @@ impl Drop for Sign {
     }
 }
 
-/// The last handle goes, and what it held is still released.
+/// The last handle is dropped, and the client still releases its locks.
 #[tokio::test]
 async fn a_client_that_is_dropped_still_settles_its_releases() {
     let server = RedisServer::start();
@@ -192,7 +194,7 @@ async fn a_body_that_panics_releases() {
     assert!(panicked);
     eventually("it is free", ms(5_000), || !server.has("lock:k")).await;
 
-    // Nor does a panic poison what later bodies need.
+    // A panic does not poison what later bodies need either.
     let outcome: Result<i32, _> = client.mutex("k").run(async |_| 1).await;
     assert_eq!(outcome.unwrap(), 1);
     assert!(ClientStats::of(&client).is_idle());
@@ -201,7 +203,7 @@ async fn a_body_that_panics_releases() {
     experiment.finish();
 }
 
-/// Two clients on two runtimes at once, each with tasks of its own.
+/// Two clients on two runtimes at the same time, each with its own tasks.
 #[test]
 fn clients_on_two_runtimes_exclude_each_other() {
     let server = RedisServer::start();

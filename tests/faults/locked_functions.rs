@@ -1,4 +1,4 @@
-//! Functions under the attribute, on a real server: dropped in flight, refused, and released once.
+//! Functions with the attribute on a real server: dropped in flight, refused, and released once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,8 +17,8 @@ async fn order(client: &LockClient, user: &str, ran: &AtomicU32) -> Result<u32, 
     Ok(ran.fetch_add(1, Ordering::Relaxed) + 1)
 }
 
-/// U2, with the macro: dropped while the claim is in flight, and while it waits. redisson#2714, #4368;
-/// constructorfabric/gears-rust#4237; llm-d-rl-time-slicing#80.
+/// U2, with the macro: dropped while the claim is in flight, and while it waits. redisson#2714,
+/// #4368; constructorfabric/gears-rust#4237; llm-d-rl-time-slicing#80.
 #[tokio::test]
 async fn a_locked_function_that_is_dropped_before_its_body_leaves_nothing() {
     let server = RedisServer::start();
@@ -44,8 +44,9 @@ async fn a_locked_function_that_is_dropped_before_its_body_leaves_nothing() {
     assert_eq!(ran.into_inner(), 0);
 }
 
-/// U11, P6, R25: whatever stands in the way, the body does not run, and only a held lock is "busy". klock#1, wllock#1,
-/// alturkovic/distributed-lock#35; redis-py#621; redisson#2801, #543, #5002.
+/// U11, P6, R25: the body does not run without the lock, whatever the reason. Only a held lock is
+/// reported as "busy". klock#1, wllock#1, alturkovic/distributed-lock#35; redis-py#621;
+/// redisson#2801, #543, #5002.
 #[tokio::test]
 async fn a_body_never_runs_without_its_lock() {
     let server = RedisServer::start();
@@ -78,12 +79,12 @@ async fn a_body_never_runs_without_its_lock() {
     refusal.end();
     let lost = proxy.rule(Op::Acquire, Action::LoseReply).always();
     assert_eq!(attempt(&client, "8").await, ErrorKind::Unknown);
-    assert!(lost.hits() >= 2, "each was granted, and nobody was told");
+    assert!(lost.hits() >= 2, "each was granted, and no answer arrived");
     lost.end();
 
-    let nobody = RedisStore::builder("redis://127.0.0.1:1/").connect_lazy().unwrap();
-    let nobody = LockClient::builder(nobody).build().unwrap();
-    assert_eq!(attempt(&nobody, "7").await, ErrorKind::Unavailable);
+    let unreachable = RedisStore::builder("redis://127.0.0.1:1/").connect_lazy().unwrap();
+    let unreachable = LockClient::builder(unreachable).build().unwrap();
+    assert_eq!(attempt(&unreachable, "7").await, ErrorKind::Unavailable);
     server.pause();
     let kind = attempt(&client, "9").await;
     assert!(matches!(kind, ErrorKind::Unknown | ErrorKind::Unavailable), "{kind:?}");
@@ -92,11 +93,11 @@ async fn a_body_never_runs_without_its_lock() {
     wait_idle(&client).await;
     let left = || server.cli::<Vec<String>>("KEYS lock:*:[789]");
     eventually("nothing is left", ms(5_000), || left().is_empty()).await;
-    // The counter counts.
+    // The counter works.
     assert_eq!(order(&client, "7", &ran).await.unwrap(), 1);
 }
 
-/// U12: released when the caller goes on, and once. lock4j#28, klock#13.
+/// U12: the lock is released once, before the caller continues. lock4j#28, klock#13.
 #[tokio::test]
 async fn a_locked_function_releases_exactly_once_however_it_ends() {
     let server = RedisServer::start();
@@ -127,7 +128,8 @@ async fn killing(
     if sold { Ok(42) } else { Err(OrderError::SoldOut) }
 }
 
-/// U8, with the macro: Redis dies before the release. node-redlock#369 (F7), `lock_across` of redis-lock, getlago/lago-api#3413.
+/// U8, with the macro: Redis dies before the release. node-redlock#369 (F7), `lock_across` of
+/// redis-lock, getlago/lago-api#3413.
 #[tokio::test]
 async fn a_locked_function_keeps_its_result_when_the_release_fails() {
     for sold in [true, false] {

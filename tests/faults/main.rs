@@ -1,6 +1,6 @@
-//! Faults that people met in lock libraries, each on a real Redis server. The public reports stand at the
-//! tests; the letters are those of the collection that the tests follow.
-// Figures are printed for whoever asks for them with `--nocapture`.
+//! Faults that were reported for other lock libraries, each on a real Redis server. Each test cites
+//! the public reports. The letters are those of the table in `tests/README.md`.
+// Figures are printed, and show with `--nocapture`.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 mod acquire;

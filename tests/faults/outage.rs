@@ -1,4 +1,4 @@
-//! A store that is away: how soon one is told, and that it is never called "busy".
+//! An unreachable store: callers get the error in time, and it is never "busy".
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use lock_testkit::{
     Action, Experiment, Op, Proxy, RedisServer, client, eventually, is_due, ms, within,
 };
 
-/// What a loaded machine may add to a bound.
+/// Extra time for a loaded machine.
 const SLACK: u64 = 600;
 
 /// R25: Redis is stopped, or answers after ten seconds. redisson#2801, #543, #5002.
@@ -40,7 +40,7 @@ async fn a_wait_on_a_silent_store_ends_in_time_and_is_not_busy() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// R25, with a server that answers, but late.
+/// R25, with a server that answers late.
 #[tokio::test]
 async fn a_wait_on_a_slow_store_ends_in_time_and_is_not_busy() {
     let server = RedisServer::start();
@@ -55,7 +55,8 @@ async fn a_wait_on_a_slow_store_ends_in_time_and_is_not_busy() {
     assert!(slow.hits() >= 2);
 }
 
-/// U10: the server is down. No endless loop, no panic, no storm of connections. rslock 30c363c, redlock-rs#11.
+/// U10: the server is down. The client neither loops, panics nor opens a storm of connections.
+/// rslock 30c363c, redlock-rs#11.
 #[tokio::test]
 async fn a_server_that_turns_all_away_is_asked_seldom() {
     let server = RedisServer::start();
@@ -63,7 +64,7 @@ async fn a_server_that_turns_all_away_is_asked_seldom() {
     let client = client(&proxy.url()).await;
     proxy.turn_away(true);
     assert_eq!(proxy.close_all(), 1);
-    // What is sent on the connection that was closed may have been executed, for all that is known.
+    // The command on the closed connection may have been executed, as far as the client knows.
     assert!(client.mutex("first").try_lock().await.unwrap_err().is_store_failure());
     let before = proxy.connections();
     let waiters: Vec<_> = (0..20)
@@ -82,7 +83,8 @@ async fn a_server_that_turns_all_away_is_asked_seldom() {
     guard.unwrap().release().await.unwrap();
 }
 
-/// A refused connection: at once without a wait, within the wait otherwise, and never a panic.
+/// A refused connection is an error: at once without a wait, within the wait otherwise. It never
+/// panics.
 #[tokio::test]
 async fn a_refused_connection_is_unavailable() {
     let url = {
@@ -107,7 +109,7 @@ async fn a_refused_connection_is_unavailable() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// A server that accepts connections and never says a word.
+/// The server accepts connections and never answers.
 #[tokio::test]
 async fn a_mute_server_is_unavailable_within_the_wait() {
     let server = RedisServer::start();
@@ -127,12 +129,13 @@ async fn a_mute_server_is_unavailable_within_the_wait() {
     guard.unwrap().release().await.unwrap();
 }
 
-/// The server is gone while a lock is held, and comes back empty: the loss is told, the next number is larger.
+/// The server dies while a lock is held and comes back empty. The holder learns of the loss, and
+/// the next number is larger.
 #[tokio::test]
 async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
     let mut experiment = Experiment::new(
         24,
-        "the loss is told, the next fence is larger",
+        "the loss is reported, the next fence is larger",
         "kill -9, restart without persistence",
         &["losses"],
     );
@@ -152,7 +155,7 @@ async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
     experiment.finish();
 }
 
-/// A release that cannot be sent is sent when the server is back, long before the ttl.
+/// A release that could not be sent is sent when the server is back, long before the TTL.
 #[tokio::test]
 async fn a_release_during_an_outage_is_made_good() {
     let server = RedisServer::start();
@@ -174,7 +177,8 @@ async fn a_release_during_an_outage_is_made_good() {
     assert!(start.elapsed() < ms(30_000));
 }
 
-/// The lock is handed to a waiter that cannot be told: it does not know whether it got it, and gives it back.
+/// The lock is granted to a waiter that is cut off. The waiter does not know whether it got the
+/// lock, and releases it.
 #[tokio::test]
 async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
     let server = RedisServer::start();
@@ -184,10 +188,10 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
     let mutex = client.mutex("k").with_ttl(ms(60_000)).with_wait(ms(600));
     let waiter = tokio::spawn(mutex.lock());
     eventually("it has a place", ms(2_000), || server.queued("k") == 1).await;
-    // And knows it.
+    // The client has noticed.
     tokio::time::sleep(ms(100)).await;
 
-    // The server goes on believing in the connection, so it hands the lock over.
+    // The server takes the connection for alive, so it grants the lock.
     proxy.cut();
     proxy.turn_away(true);
     guard.release().await.unwrap();
@@ -202,7 +206,8 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// A server that is loading did nothing for anybody, nor for the one who goes on with the token of another.
+/// A server that is loading executed nothing, neither for the first waiter nor for the next one,
+/// which continues with the first one's token.
 #[tokio::test]
 async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
     let mut rounds = Vec::new();
@@ -215,15 +220,15 @@ async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
     assert!(are_known(&rounds), "{rounds:?}");
 }
 
-/// The errors of two waiters, one behind the other, whose claims are refused, and how many calls were
-/// refused. The last claim of a waiter may be on its way when the wait ends. Then its outcome is
-/// unknown.
+/// The errors of two waiters, one behind the other, whose claims are refused, and the number of
+/// refused calls. The last claim of a waiter may be under way when the wait ends. Then its outcome
+/// is unknown.
 async fn refused_to_two_waiters() -> ([ErrorKind; 2], usize) {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (holder, client) = (client(&server.url()).await, client(&proxy.url()).await);
     let guard = holder.mutex("k").lock().await.unwrap();
-    // Whoever has found it taken asks for a place at once.
+    // A claim that finds the lock taken enters the queue at once.
     let mut looks = 0;
     while !client.mutex("k").with_wait(ms(200)).lock().await.unwrap_err().is_busy() {
         looks += 1;
@@ -249,7 +254,7 @@ async fn refused_to_two_waiters() -> ([ErrorKind; 2], usize) {
     (kinds, calls)
 }
 
-/// `drain` while a renewal is under way, and with a store that does not answer.
+/// `drain` during a renewal, with a store that does not answer.
 #[tokio::test]
 async fn a_drain_ends_in_time_whatever_the_store_does() {
     let server = RedisServer::start();
@@ -269,7 +274,8 @@ async fn a_drain_ends_in_time_whatever_the_store_does() {
     assert_eq!(client.mutex("k").lock().await.unwrap_err().kind(), ErrorKind::Draining);
 }
 
-/// A handshake takes longer than the callers wait: each of them gives up, but the connection comes about.
+/// A handshake takes longer than the callers wait. Each of them gives up, but the connection is
+/// completed.
 #[tokio::test]
 async fn a_slow_handshake_is_not_begun_anew_for_each_caller() {
     let server = RedisServer::start();

@@ -6,7 +6,7 @@ use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
 use lock_testkit::{Experiment, LogCapture, Op, Proxy, RedisServer, documented_user, ms, within};
 
-/// All that a client may send.
+/// Every command that a client may send.
 const COMMANDS: [Op; 8] =
     [Op::Acquire, Op::Renew, Op::Release, Op::Hello, Op::Time, Op::Info, Op::Subscribe, Op::Other];
 
@@ -66,7 +66,7 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         experiment.saw("users who lack one", usize::from(!has(&server, user, right)));
         let () = server.cli("SCRIPT FLUSH");
         let (outcome, _) = within("an answer", ms(5_000), try_all(&url)).await;
-        // Without MGET, locks are freed one by one.
+        // Without MGET, locks are released one by one.
         let optional =
             ["+info", "+ping", "+hello", "+publish", "+subscribe", "+mget"].contains(right);
         match outcome {
@@ -84,7 +84,8 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
     experiment.finish();
 }
 
-/// A permission from before there were queues, and no check at the start: refused, and nothing is left locked.
+/// The account's permissions predate the queues, and the client does not check at its start: claims
+/// are refused, and nothing stays locked.
 #[tokio::test]
 async fn a_permission_that_is_missing_later_strands_no_lock() {
     let mut experiment = Experiment::new(
@@ -109,14 +110,14 @@ async fn a_permission_that_is_missing_later_strands_no_lock() {
     assert!(!server.has("lock:k"));
     assert_eq!(server.get("lock:{0}:fence").as_deref(), Some("1999999999000000"), "set back");
     wait_idle(&client).await;
-    // Alike ones are one entry.
+    // Redis joins equal entries.
     let refusals: Vec<redis::Value> = server.cli("ACL LOG");
     experiment.ran(1);
     experiment.saw("refusals", refusals.len());
     experiment.finish();
 }
 
-/// NOPERM on the keys: another namespace than the user's.
+/// NOPERM on the keys: the user has another namespace.
 #[tokio::test]
 async fn a_namespace_without_permission_is_an_error_at_once() {
     let mut experiment = Experiment::new(
@@ -146,7 +147,7 @@ async fn a_namespace_without_permission_is_an_error_at_once() {
     experiment.finish();
 }
 
-/// NOPERM on the calls themselves: a claim that is not let in did nothing, so nobody cleans up behind it.
+/// NOPERM on the calls themselves: a refused claim did nothing, so no clean-up follows.
 #[tokio::test]
 async fn a_call_that_is_not_permitted_is_followed_by_releases() {
     let server = RedisServer::start();
@@ -157,7 +158,7 @@ async fn a_call_that_is_not_permitted_is_followed_by_releases() {
         command.extend(acl.iter().filter(|right| !lacking.contains(right)));
         let () = server.connect().command(&command).unwrap();
         let proxy = Proxy::to(&server);
-        // So that the text is asked for, too.
+        // This makes the server require the text, too.
         let () = server.cli("SCRIPT FLUSH");
         let user = format!("redis://{}:password@", acl[0]);
         let store = RedisStore::builder(proxy.url().replace("redis://", &user));
@@ -182,7 +183,7 @@ async fn a_call_that_is_not_permitted_is_followed_by_releases() {
         let (before, refused) = (sent(), server.errors("NOPERM"));
         assert_eq!(refused, 4, "each claim is sent once");
         assert_eq!(proxy.seen(Op::Release), 0);
-        // Longer than a release takes to be repeated.
+        // Longer than the client takes to repeat a release.
         tokio::time::sleep(ms(700)).await;
         assert_eq!((sent(), server.errors("NOPERM")), (before, refused), "something is sent still");
         let refusals: Vec<redis::Value> = server.cli("ACL LOG");

@@ -1,4 +1,4 @@
-//! The queue: who is served next, what a hand-over costs, and who must not come in between.
+//! The queue: the order of service, the cost of a hand-over, and the claims that must not overtake.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::handed::AT_ONCE;
 
 type Waiter = JoinHandle<Result<MutexGuard, Error>>;
 
-/// What the value of a lock of ours looks like.
+/// The value of a lock of this library.
 const A_TOKEN: &str = "6fa459ea-ee8a-4ca4-894e-db77e160355e";
 
-/// Waits for `k`, and returns when the claim stands in the queue behind `before` others.
+/// Waits for `k`. Returns when the claim is queued behind `before` others.
 async fn queue_up(server: &RedisServer, client: &LockClient, before: usize) -> Waiter {
     let waiter = tokio::spawn(client.mutex("k").with_wait(ms(60_000)).lock());
     eventually("it is queued", ms(5_000), || server.queued("k") == before + 1).await;
@@ -34,7 +34,8 @@ async fn clients<const N: usize>(server: &RedisServer) -> [LockClient; N] {
     all.try_into().unwrap_or_else(|_| unreachable!())
 }
 
-/// Each release hands the lock to the one who has waited longest, at once, and nobody else sends anything for it.
+/// Each release grants the lock to the longest waiter at once, and no other client sends anything
+/// for it.
 #[tokio::test]
 async fn clients_are_served_in_the_order_of_their_claims() {
     let server = RedisServer::start();
@@ -55,14 +56,15 @@ async fn clients_are_served_in_the_order_of_their_claims() {
         assert!(took < AT_ONCE, "{took:?}");
         assert!(guard.fencing_token() > before);
     }
-    // The rest are re-sent claims, about one a second and waiter.
+    // The rest are re-sent claims, about one per second and waiter.
     let (calls, seconds) = (server.script_calls(), start.elapsed().as_secs() + 1);
     assert!((count..=count + count * seconds).contains(&calls), "{calls} for {count} hand-overs");
     guard.release().await.unwrap();
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// A release and a claim for each section, however many clients wait: with `n` of them, polling cost `n` claims and more.
+/// A critical section costs a release and a claim, however many clients wait. With `n` waiters,
+/// polling cost `n` claims and more.
 #[tokio::test]
 async fn clients_in_turn_cost_two_commands_each() {
     const ROUNDS: usize = 40;
@@ -80,7 +82,7 @@ async fn clients_in_turn_cost_two_commands_each() {
             }
         }));
     }
-    // From then on they all know each other.
+    // From here on all clients know each other.
     eventually("they take turns", ms(20_000), || turns.len() >= 4 * 4).await;
     server.reset_calls();
     let before = turns.len();
@@ -89,12 +91,12 @@ async fn clients_in_turn_cost_two_commands_each() {
     }
     let sections = (turns.len() - before) as u64;
     assert!(sections > 100, "{sections}");
-    // The re-sent claims are few, since each waits for a few milliseconds.
+    // Few claims are re-sent, since each wait takes a few milliseconds.
     let (calls, seconds) = (server.script_calls(), start.elapsed().as_secs() + 1);
     assert!(calls <= 2 * sections + 4 * seconds, "{calls} commands for {sections} sections");
 
     let order = history::check("k", turns.all());
-    // While all four are there, each waits for at most the three others, but for the first round.
+    // While all four take part, each waits for at most the three others, except in the first round.
     for window in order[8..order.len() - 16].windows(7) {
         for owner in 0..4 {
             assert!(window.contains(&owner), "{owner} was passed over: {order:?}");
@@ -102,7 +104,7 @@ async fn clients_in_turn_cost_two_commands_each() {
     }
 }
 
-/// A holder of ours will tell when it is done, so nobody asks all the time.
+/// A holder of this library announces its release, so waiters do not poll continually.
 #[tokio::test]
 async fn a_lock_of_ours_is_polled() {
     let server = RedisServer::start();
@@ -125,7 +127,8 @@ async fn a_lock_of_ours_is_polled() {
     }
 }
 
-/// R25: `try_lock` is one command, takes no place, and gets nothing while somebody waits, however often it asks.
+/// R25: `try_lock` is one command and enters no queue. It gets nothing while a task waits, however
+/// often it is repeated.
 #[tokio::test]
 async fn a_storm_of_tries_overtakes_who_waits() {
     let server = RedisServer::start();
@@ -160,12 +163,12 @@ async fn a_storm_of_tries_overtakes_who_waits() {
     for waiter in waiters {
         let (guard, _) = within("the lock", ms(5_000), waiter).await;
         let guard = guard.unwrap().unwrap();
-        // Long enough for some tries, also on a busy machine.
+        // Long enough for some attempts, even on a busy machine.
         tokio::time::sleep(ms(20)).await;
         let before = refused.load(Ordering::Relaxed);
         let tried = || refused.load(Ordering::Relaxed) > before + 5 || trying.is_finished();
         eventually("it is tried", ms(5_000), tried).await;
-        assert!(!trying.is_finished(), "a try took the lock from those who wait");
+        assert!(!trying.is_finished(), "a try took the lock from a waiter");
         last = Some(guard.fencing_token());
         guard.release().await.unwrap();
     }
@@ -175,8 +178,8 @@ async fn a_storm_of_tries_overtakes_who_waits() {
     assert!(Some(outcome.unwrap()) > last);
 }
 
-/// A lock that falls free without a release goes to the head of the queue, whoever finds it free: here a `try_lock`,
-/// while the head itself does not get to ask.
+/// A lock that expires goes to the head of the queue, whichever client finds it free. Here a
+/// `try_lock` finds it, while the head itself cannot send its claim.
 #[tokio::test]
 async fn a_try_takes_an_expired_lock_from_the_head() {
     let server = RedisServer::start();
@@ -200,7 +203,7 @@ async fn a_try_takes_an_expired_lock_from_the_head() {
         assert!(start.elapsed() < ms(4_000), "the head was not served");
     }
     assert_eq!(fence, None);
-    assert!(stuck.hits() >= 1 && refused > 20, "the head asked for itself: {stuck:?}");
+    assert!(stuck.hits() >= 1 && refused > 20, "the head sent its own claim: {stuck:?}");
     let token = server.get("lock:k").unwrap();
     assert!(head.starts_with(&token), "{head} is the head, {token} holds");
     stuck.end();
@@ -216,7 +219,7 @@ async fn a_try_takes_an_expired_lock_from_the_head() {
     assert!(fences.is_sorted(), "{fences:?}");
 }
 
-/// A holder that never heard of hand-off is waited for: its `DEL` is noticed by the next poll, at most a second later.
+/// The holder knows no hand-off. Its `DEL` is noticed by the next poll, at most a second later.
 #[tokio::test]
 async fn a_foreign_release_goes_unnoticed() {
     let server = RedisServer::start();
@@ -229,7 +232,8 @@ async fn a_foreign_release_goes_unnoticed() {
         server.reset_calls();
         tokio::time::sleep(ms(held)).await;
         let calls = server.script_calls();
-        // Only the head polls, faster at first: after 100, 200, 400, 800 and 1,000 ms or so. The other one re-sends its claim.
+        // Only the head polls, with a growing delay: after about 100, 200, 400, 800 and 1,000 ms.
+        // The other waiter re-sends its claim.
         assert!(calls <= 2 + held / 100 / 2, "{calls} commands in {held} ms");
         assert!(!first.is_finished() && !second.is_finished());
         assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
@@ -243,10 +247,10 @@ async fn a_foreign_release_goes_unnoticed() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// What a busy machine may add.
+/// Extra time for a busy machine.
 const SLACK: Duration = ms(250);
 
-/// A foreign holder lets its lock expire. The head knows when that is.
+/// A foreign holder lets its lock expire. The head knows the time of the expiry.
 #[tokio::test]
 async fn a_foreign_lock_is_waited_for_beyond_its_expiry() {
     let server = RedisServer::start();
@@ -266,7 +270,8 @@ async fn a_foreign_lock_is_waited_for_beyond_its_expiry() {
     assert!(late[3] < ms(50) + SLACK, "{late:?}");
 }
 
-/// `min_hold`: the key stays after its release, and those who wait are told by its expiry, in their order.
+/// `min_hold`: the key stays after its release. It is granted to the waiters in order when it
+/// expires.
 #[tokio::test]
 async fn a_lock_that_is_kept_after_its_release_goes_out_of_turn() {
     let server = RedisServer::start();
@@ -291,7 +296,7 @@ async fn a_lock_that_is_kept_after_its_release_goes_out_of_turn() {
     guard.unwrap().unwrap().release().await.unwrap();
 }
 
-/// A waiter that gives up leaves the queue, and does not come between those before and behind it.
+/// A waiter that gives up leaves the queue. The waiters before and behind it keep their order.
 #[tokio::test]
 async fn a_waiter_that_gave_up_keeps_its_place() {
     let server = RedisServer::start();
@@ -303,7 +308,7 @@ async fn a_waiter_that_gave_up_keeps_its_place() {
     let third = queue_up(&server, &three, 2).await;
     assert!(impatient.await.unwrap().unwrap_err().is_busy());
     eventually("it has left", ms(5_000), || server.queued("k") == 2).await;
-    // The head gives up without a word.
+    // The head gives up without sending anything.
     first.abort();
     eventually("it has left, too", ms(5_000), || server.queued("k") == 1).await;
     guard.release().await.unwrap();
@@ -316,7 +321,7 @@ async fn a_waiter_that_gave_up_keeps_its_place() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
-/// A wait much longer than a place lasts without being refreshed.
+/// A wait that is much longer than a ticket lasts without being refreshed.
 #[tokio::test]
 async fn a_waiter_that_waits_long_loses_its_place() {
     let server = RedisServer::start();
@@ -327,7 +332,7 @@ async fn a_waiter_that_waits_long_loses_its_place() {
     let guard = holder.mutex("k").lock().await.unwrap();
     let first = queue_up(&server, &one, 0).await;
     let place = server.queue("k");
-    // With this ttl a place is good for 1.3 s.
+    // With this TTL a ticket lasts 1.3 s.
     tokio::time::sleep(ms(4_000)).await;
     let second = queue_up(&server, &two, 1).await;
     assert_eq!(server.queue("k")[..1], place[..]);

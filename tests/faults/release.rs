@@ -1,4 +1,4 @@
-//! What a release finds, and what it must leave alone.
+//! The states in which a release finds its key, and what it must leave alone.
 
 use lock_core::testing::wait_idle;
 use lock_core::{LockOptions, LostReason, Released};
@@ -6,7 +6,8 @@ use lock_testkit::{
     Action, LogCapture, Op, Proxy, RedisServer, client, client_with, eventually, ms, within,
 };
 
-/// U5: a stale holder releases the lock of the next one. Seen in distkit and distributed-lock-redis.
+/// U5: a stale holder releases the lock of its successor. Seen in distkit and
+/// distributed-lock-redis.
 #[tokio::test]
 async fn a_stale_guard_of_the_same_mutex_leaves_the_next_one_alone() {
     let server = RedisServer::start();
@@ -31,8 +32,8 @@ async fn a_stale_guard_of_the_same_mutex_leaves_the_next_one_alone() {
     }
 }
 
-/// U8: the failure of a release replaces the body's result. node-redlock#369 (F7), `lock_across` of redis-lock,
-/// getlago/lago-api#3413.
+/// U8: the failure of a release replaces the body's result. node-redlock#369 (F7), `lock_across` of
+/// redis-lock, getlago/lago-api#3413.
 #[tokio::test]
 async fn a_body_keeps_its_result_when_the_release_fails() {
     #[derive(Debug, PartialEq)]
@@ -53,8 +54,8 @@ async fn a_body_keeps_its_result_when_the_release_fails() {
     }
 }
 
-/// U9: the release of a lock that expired, or that another has. redsync#81, #107, #125, #143;
-/// spring-integration#2894, #2661; node-redlock#153.
+/// U9: the release of a lock that expired, or that another client holds. redsync#81, #107, #125,
+/// #143; spring-integration#2894, #2661; node-redlock#153.
 #[tokio::test]
 async fn a_release_tells_expired_from_taken_and_harms_neither() {
     let server = RedisServer::start();
@@ -80,7 +81,7 @@ async fn a_release_tells_expired_from_taken_and_harms_neither() {
     }
 }
 
-/// The key became something that is not a lock at all: the lease is over, and the thing is left alone.
+/// The key now holds something that is no lock. The lease is over, and the value stays.
 #[tokio::test]
 async fn a_release_of_a_key_of_another_type_leaves_it_alone() {
     let server = RedisServer::start();
@@ -109,7 +110,7 @@ async fn a_release_after_the_ttl_is_one_round_trip_and_says_expired() {
     assert_eq!(server.script_calls(), before + 1);
 }
 
-/// P2: A's ttl ends, B acquires, A releases. ShedLock#2583.
+/// P2: A's TTL ends, B acquires, A releases. ShedLock#2583.
 #[tokio::test]
 async fn a_release_after_another_client_took_over_changes_nothing() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Leases that are kept, doubted, lost, and not kept longer than they should.
+//! Leases that are renewed, in doubt or lost, and leases that must end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ async fn a_renewal_that_arrives_after_the_release_revives_nothing() {
         let extension = tokio::spawn(lease.extend(ms(120_000)));
         eventually("the renewal is on its way", ms(5_000), || stray.hits() == 1).await;
         proxy.close_all();
-        // The connection broke, so the renewal is repeated: let that one arrive.
+        // The connection broke, so the renewal is repeated. Let the repetition arrive.
         extension.await.unwrap().unwrap();
         assert_eq!(guard.release().await.unwrap(), Released::InTime);
         wait_idle(&client).await;
@@ -41,7 +41,7 @@ async fn a_renewal_that_arrives_after_the_release_revives_nothing() {
     }
 }
 
-/// U3: many short holds that end when their first renewal is due.
+/// U3: many short leases end when their first renewal is due.
 #[tokio::test]
 async fn releases_that_race_with_renewals_leave_nothing() {
     let server = RedisServer::start();
@@ -69,7 +69,8 @@ async fn releases_that_race_with_renewals_leave_nothing() {
     assert_eq!(proxy.seen(Op::Renew), seen, "no renewal outlives its lock");
 }
 
-/// U4: a failed renewal is not a loss; a dead store is one, in time. linagora/cozy-stack#4911, distkit.
+/// U4: a failed renewal is no loss. A dead store is one, by the deadline. linagora/cozy-stack#4911,
+/// distkit.
 #[tokio::test]
 async fn one_failed_renewal_loses_nothing_and_a_dead_store_does_by_the_deadline() {
     let server = RedisServer::start();
@@ -94,7 +95,7 @@ async fn one_failed_renewal_loses_nothing_and_a_dead_store_does_by_the_deadline(
     assert!(took < left + ms(1_000), "nor later");
 }
 
-/// P16: nothing is renewed for longer than the ttl, the key is free, then the store is back.
+/// P16: no renewal succeeds for longer than the TTL, the key expires, then the store is back.
 /// redis-semaphore#175.
 #[tokio::test]
 async fn a_lock_that_expired_during_an_outage_is_not_created_again() {
@@ -107,7 +108,7 @@ async fn a_lock_that_expired_during_an_outage_is_not_created_again() {
     assert_eq!(reason, LostReason::Expired);
     eventually("the key expires", ms(5_000), || !server.has("lock:k")).await;
     proxy.heal();
-    // The client gets through again.
+    // The client reaches the store again.
     let next = client.mutex("other").with_wait(ms(20_000)).lock().await.unwrap();
     assert!(next.is_valid());
     assert!(!server.has("lock:k"));
@@ -152,7 +153,7 @@ async fn renewals_are_at_most_twice_as_many_as_needed() {
         let calls = server.script_calls() - 1;
         let most = 2.0 * start.elapsed().as_secs_f64() / (ms(ttl).as_secs_f64() / 3.0);
         assert!(calls as f64 <= most, "{calls} renewals of {ttl} ms, at most {most}");
-        // A lease of 100 ms may be lost on a loaded machine; the longer ones must not be.
+        // A loaded machine may lose a lease of 100 ms. The longer ones must not be lost.
         if ttl >= 300 {
             assert!(guard.is_valid(), "{ttl} ms");
             assert!(calls >= 2_000 / ttl);
@@ -162,8 +163,8 @@ async fn renewals_are_at_most_twice_as_many_as_needed() {
     }
 }
 
-/// P20: one renewal meets a closed or reset connection or an error, the next works. redlock-universal,
-/// linagora/cozy-stack#4911.
+/// P20: one renewal meets a closed connection, a reset or an error, and the next one works.
+/// redlock-universal, linagora/cozy-stack#4911.
 #[tokio::test]
 async fn a_renewal_that_fails_once_moves_no_deadline_and_loses_nothing() {
     let server = RedisServer::start();
@@ -196,23 +197,24 @@ async fn a_renewal_that_fails_once_moves_no_deadline_and_loses_nothing() {
     }
 }
 
-/// R2: tasks of one process alternate at full speed, then one holds for three leases. redisson#6844, PR 7070.
+/// R2: tasks of one process alternate at full speed, then one of them holds the lock for three
+/// leases. redisson#6844, PR 7070.
 #[tokio::test]
 async fn a_lock_held_after_a_storm_of_tries_is_renewed() {
     let server = RedisServer::start();
-    let ours = client_with(&server.url(), LockOptions::new().with_ttl(ms(600))).await;
+    let alternating = client_with(&server.url(), LockOptions::new().with_ttl(ms(600))).await;
     let other = client(&server.url()).await;
     let (start, taken) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
     let storm = |_| {
-        let (mutex, taken) = (ours.mutex("k"), Arc::clone(&taken));
+        let (mutex, taken) = (alternating.mutex("k"), Arc::clone(&taken));
         tokio::spawn(async move {
-            // On a busy machine it takes longer until there were enough turns.
+            // A busy machine takes longer for enough turns.
             let is_over = || {
                 let has_enough = taken.load(Ordering::Relaxed) > 20;
                 start.elapsed() > if has_enough { ms(500) } else { Experiment::limit(ms(500)) }
             };
             while !is_over() {
-                // "Somebody has it" is the only other answer of a healthy store.
+                // "Busy" is the only other answer of a healthy store.
                 if let Some(guard) = mutex.try_lock().await.unwrap() {
                     taken.fetch_add(1, Ordering::Relaxed);
                     guard.release().await.unwrap();
@@ -229,7 +231,7 @@ async fn a_lock_held_after_a_storm_of_tries_is_renewed() {
     let taken = taken.load(Ordering::Relaxed);
     assert!(taken > 20, "{taken}");
 
-    let guard = ours.mutex("k").lock().await.unwrap();
+    let guard = alternating.mutex("k").lock().await.unwrap();
     let start = Instant::now();
     while start.elapsed() < ms(1_800) {
         assert!(other.mutex("k").try_lock().await.unwrap().is_none());
@@ -237,7 +239,7 @@ async fn a_lock_held_after_a_storm_of_tries_is_renewed() {
         tokio::time::sleep(ms(20)).await;
     }
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
-    assert!(ClientStats::of(&ours).is_idle());
+    assert!(ClientStats::of(&alternating).is_idle());
 }
 
 /// R8: the holder's packets vanish, without a reset. hashicorp/consul#18271, redisson#3187.
@@ -263,8 +265,8 @@ async fn a_holder_in_a_black_hole_is_told_at_its_deadline() {
     assert!(start.elapsed() >= ms(1_470));
 }
 
-/// centrifugal/centrifugo PR 1192: only the open connection is a black hole; a new one would work. redis-rs keeps such a
-/// connection for as long as the kernel does.
+/// centrifugal/centrifugo PR 1192: only the open connection is a black hole, and a new one would
+/// work. redis-rs keeps such a connection for as long as the kernel does.
 #[tokio::test]
 async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
     let server = RedisServer::start();
@@ -282,8 +284,9 @@ async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
     assert_eq!(guard.release().await.unwrap(), Released::InTime);
 }
 
-/// R15: a process holds many locks in each of two stores, and one store falls silent for two leases: its locks are lost by
-/// their deadline, and no renewal in the other one is late. redisson#2515, #6962.
+/// R15: a process holds many locks in each of two stores, and one store is silent for two leases.
+/// Its locks are lost by their deadline, and no renewal in the other store is late. redisson#2515,
+/// #6962.
 #[tokio::test]
 async fn a_silent_store_delays_the_renewals_of_another() {
     let locks = scale(100);
@@ -322,12 +325,13 @@ async fn a_silent_store_delays_the_renewals_of_another() {
     }
 }
 
-/// FLUSHALL, a foreign DEL or a foreign SET under a holder: noticed by the next renewal, and final.
+/// FLUSHALL, a foreign DEL or a foreign SET removes a held lock. The next renewal notices, and the
+/// loss is final.
 #[tokio::test]
 async fn a_lock_that_was_taken_away_is_a_loss_at_the_next_renewal() {
     let mut experiment = Experiment::new(
         23,
-        "the loss is told at the next renewal and final",
+        "the loss is reported at the next renewal and final",
         "FLUSHALL, foreign DEL, foreign SET",
         &["losses"],
     );

@@ -1,7 +1,9 @@
-//! A grant that is told so late that its lock has gone on to somebody else must not be taken for the present one.
+//! A grant that is announced after its lock has gone to another holder must not be taken for the
+//! present one.
 //!
-//! Messages reach the clients up to two seconds late and out of order, locks live for 400 ms, claims are held up for longer than
-//! that, so that waiters are granted, lose it without having heard, and are queued again under another ticket.
+//! Messages reach the clients up to two seconds late and out of order, locks live for 400 ms, and
+//! claims are delayed for longer than that. So waiters are granted the lock, lose it before they
+//! know, and are queued again under another ticket.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,17 +19,18 @@ use lock_testkit::{
 use crate::handed::AT_ONCE;
 
 const TTL: Duration = ms(400);
-/// Messages are this late at most: long enough for the same token to be granted again meanwhile.
+/// The largest delay of a message: long enough for another grant to the same token.
 const LATE: Duration = ms(2_000);
-/// A claim that is held up for this long finds that its grant has expired.
+/// A claim that is delayed for this long finds that its grant has expired.
 const STALL: Duration = ms(600);
 const CLIENTS: usize = 4;
 const TASKS: usize = 2;
 
 const NO_RESP3: &str = "NOPROTO unsupported protocol version";
 
-/// Each step of it on purpose: the token is granted and not told, loses the lock by its expiry, is queued again behind the
-/// next holder, and then it is told of the first grant.
+/// All steps in a fixed order: a token is granted the lock, the message is delayed, the lock
+/// expires, the token is queued again behind the next holder, and then the message of the first
+/// grant arrives.
 #[tokio::test]
 async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
     for (refusal, told_before_the_answer) in
@@ -58,7 +61,8 @@ async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
         assert_eq!(server.queue("k"), before, "under the same token");
         if told_before_the_answer {
             message.open();
-            eventually("it is told", ms(5_000), || proxy.messages()[0].passed.is_some()).await;
+            eventually("the message arrives", ms(5_000), || proxy.messages()[0].passed.is_some())
+                .await;
             tokio::time::sleep(ms(50)).await;
             assert!(!waiter.is_finished(), "{refusal:?}: it took the late grant");
         }
@@ -66,7 +70,7 @@ async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
         // Claims are re-sent and answered meanwhile.
         tokio::time::sleep(ms(300)).await;
         message.open();
-        eventually("it is told", ms(5_000), || proxy.messages()[0].passed.is_some()).await;
+        eventually("the message arrives", ms(5_000), || proxy.messages()[0].passed.is_some()).await;
         tokio::time::sleep(ms(300)).await;
         assert!(!waiter.is_finished(), "{refusal:?}: it took the late grant");
         assert!(next.is_valid());
@@ -81,7 +85,7 @@ async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
     }
 }
 
-/// A client with short leases and patience, so that a claim that is held up is executed all the same.
+/// A client with short leases and long timeouts, so that a delayed claim is executed all the same.
 async fn patient(proxy: &Proxy) -> LockClient {
     let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(5_000));
     let defaults = LockOptions::new().with_ttl(TTL);
@@ -94,7 +98,7 @@ struct Grants {
     told: usize,
     /// Passed on when the claim TTL was over.
     late: usize,
-    /// Passed on when the same token had been granted again, under a later ticket.
+    /// Passed on when the same token had been granted the lock again, under a later ticket.
     overtaken: usize,
 }
 
@@ -103,14 +107,14 @@ async fn a_late_grant_is_taken_for_the_present_one_on_one_connection() {
     contend(None).await;
 }
 
-/// With a connection of its own for the inbox the replies overtake the messages, too.
+/// With a second connection for messages, replies overtake the messages, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_grant_is_taken_for_the_present_one_on_two_connections() {
     contend(Some(NO_RESP3)).await;
 }
 
-/// Contends until a grant was overtaken by a later one for the same token, and there was enough of
-/// everything else.
+/// Contends until a later grant to the same token has overtaken an earlier one, and all other cases
+/// have occurred often enough.
 async fn contend(without_resp3: Option<&'static str>) {
     let (mut seen, mut round) = (Seen::default(), 0);
     while is_due(round, 1, seen.is_enough()) {
@@ -137,7 +141,7 @@ async fn contend_once(without_resp3: Option<&'static str>, seen: &mut Seen) {
         proxies.push(proxy);
         clients.push(client);
     }
-    // Now this one is held up, now that one.
+    // The delayed connection changes.
     let mut stalls = 0;
     while tasks.iter().any(|task| !task.is_finished()) {
         let proxy = &proxies[stalls % CLIENTS];
@@ -162,7 +166,7 @@ async fn contend_once(without_resp3: Option<&'static str>, seen: &mut Seen) {
         wait_idle(client).await;
         eventually("it is idle", ms(10_000), || ClientStats::of(client).is_idle()).await;
     }
-    // The stray grants of the last moments are answered by releases.
+    // The client answers the orphaned grants of the last moments with releases.
     let clean = || server.leftovers().is_empty();
     eventually("nothing remains", ms(5_000), clean).await;
 }

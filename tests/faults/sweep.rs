@@ -13,14 +13,14 @@ use lock_tests::cancellation::{Moment, Operation, Rival, Trial, cut};
 
 /// No future here needs more polls than this to end.
 const MOST_POLLS: usize = 100;
-/// How long a rival keeps the lock: a waiter hears of its place and listens long before.
+/// How long a rival keeps the lock. A waiter is queued and subscribed long before that.
 const PAUSE: Duration = ms(20);
-/// No answer is late for a client, so that each future ends well if it is not dropped.
+/// The client's timeouts are long, so each future succeeds unless it is dropped.
 const REQUEST: Duration = ms(4_000);
-/// How soon all is settled, on a machine that is busy, too.
+/// How soon everything is cleaned up, even on a busy machine.
 const SOON: Duration = ms(5_000);
 
-/// Where a sweep takes place.
+/// The servers and clients that a sweep uses.
 struct Place {
     key: String,
     url: String,
@@ -28,18 +28,19 @@ struct Place {
     other: LockClient,
 }
 
-/// What a sweep went through.
+/// What was seen during a sweep.
 #[derive(Default)]
 struct Seen {
     what: String,
-    /// The most that it took to the end.
+    /// The largest number of polls that a future needed to end.
     polls: usize,
     dropped: usize,
     woken: usize,
     ended: usize,
 }
 
-/// rueidis#1010, redisson#7272: whatever is awaited, and wherever it stands, can be dropped.
+/// rueidis#1010, redisson#7272: a future that is dropped at some await leaves a lock, a ticket or a
+/// renewal behind.
 #[tokio::test]
 async fn whatever_is_dropped_after_any_number_of_polls_leaves_nothing_on_the_server() {
     let mut experiment = Experiment::new(
@@ -50,12 +51,12 @@ async fn whatever_is_dropped_after_any_number_of_polls_leaves_nothing_on_the_ser
     );
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    // So that an answer never comes in the poll that asks.
+    // With this delay no answer arrives in the poll that sent its request.
     let _late: Vec<_> = [Op::Acquire, Op::Renew, Op::Release, Op::Message]
         .map(|op| proxy.rule(op, Action::DelayReply(ms(1))).always())
         .into();
     let other = client(&server.url()).await;
-    // Each on a key of its own, and side by side: most of the time they wait.
+    // Each sweep has a key of its own. They run side by side, since they mostly wait.
     let mut sweeps = Vec::new();
     for operation in Operation::all().into_iter().map(Arc::new) {
         for &rival in operation.rivals() {
@@ -83,7 +84,7 @@ async fn whatever_is_dropped_after_any_number_of_polls_leaves_nothing_on_the_ser
     experiment.finish();
 }
 
-/// It is written or it is not, and nothing stands in the way of the same holder.
+/// The value is written or it is not. Either way the same holder can write it again.
 #[tokio::test]
 async fn a_fenced_write_dropped_after_any_number_of_polls_can_be_repeated() {
     let mut experiment = Experiment::new(

@@ -1,25 +1,26 @@
-//! What those are told whose claims travelled in one call, when the call fails: each of them what is known of it, and neither
-//! more nor less.
+//! Claims that travelled in one call when that call fails: each caller gets exactly what is known
+//! about its own claim.
 
 use futures_util::future::join_all;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient, LockOptions, MutexGuard, store::RedisStore};
 use lock_testkit::{Action, Op, Proxy, RedisServer, Rule, eventually, ms, within};
 
-/// How many claims travel together.
+/// How many claims travel in one call.
 const MANY: usize = 6;
 
 type Outcomes = Vec<Result<MutexGuard, Error>>;
 
-/// A client to whom an answer that is late on a busy machine is none that never comes.
+/// A client with long timeouts, so that a late answer on a busy machine does not count as a lost
+/// one.
 async fn patient(url: &str) -> LockClient {
     let store = RedisStore::builder(url).with_request_timeout(ms(2_000)).connect().await.unwrap();
     let defaults = LockOptions::new().with_ttl(ms(60_000));
     LockClient::builder(store).with_defaults(defaults).build().unwrap()
 }
 
-/// Has `client` claim a free lock, and at the same time those of [`keys`]. The first claim finds nobody under way and travels
-/// alone, the others are collected behind it.
+/// Makes `client` claim a free lock, and at the same time the locks of [`keys`]. The first claim
+/// finds no call under way and travels alone. The others are batched behind it.
 async fn claim(client: &LockClient, options: LockOptions) -> (Result<MutexGuard, Error>, Outcomes) {
     let lock = |key| client.mutex(key).with_options(options).lock();
     let all = std::iter::once("first".to_owned()).chain(keys()).map(lock);
@@ -31,7 +32,7 @@ fn keys() -> impl Iterator<Item = String> {
     (0..MANY).map(|number| format!("k{number}"))
 }
 
-/// A rule for the call that carries the others.
+/// A rule for the call that carries the batch.
 fn on_the_call(proxy: &Proxy, action: Action) -> Rule {
     proxy.rule(Op::Acquire, action).after(1).once()
 }
@@ -40,7 +41,7 @@ fn kinds(outcomes: &Outcomes) -> Vec<ErrorKind> {
     outcomes.iter().map(|outcome| outcome.as_ref().unwrap_err().kind()).collect()
 }
 
-/// Nothing is left of claims that failed, once the server is to be had again.
+/// The failed claims leave nothing behind once the server is reachable again.
 async fn nothing_is_left(server: &RedisServer, proxy: &Proxy, client: &LockClient) {
     proxy.turn_away(false);
     within("all is settled", ms(20_000), wait_idle(client)).await;
@@ -51,7 +52,8 @@ async fn nothing_is_left(server: &RedisServer, proxy: &Proxy, client: &LockClien
 const TRY: LockOptions = LockOptions::new().without_wait();
 const WAIT: LockOptions = LockOptions::new().with_wait(ms(1_500));
 
-/// Whether it was executed or not: whoever has sent something and hears no more cannot know.
+/// The connection breaks before or after the call is executed. The client cannot know which, so
+/// every claim in it is in doubt.
 #[tokio::test]
 async fn a_call_that_is_cut_off_is_unknown_to_all_whom_it_carried() {
     for action in [Action::CloseAfter, Action::CloseBefore] {
@@ -59,20 +61,21 @@ async fn a_call_that_is_cut_off_is_unknown_to_all_whom_it_carried() {
             let server = RedisServer::start();
             let proxy = Proxy::to(&server);
             let client = patient(&proxy.url()).await;
-            // Neither may a later attempt, which is certainly not sent, hide what the first one may have done.
+            // A later attempt that is certainly not sent must not hide what the first attempt may
+            // have done.
             proxy.turn_away(true);
             let cut = on_the_call(&proxy, action.clone());
             let (first, others) = claim(&client, options).await;
             assert_eq!((cut.hits(), cut.asks()), (1, MANY), "they did not travel together");
             assert_eq!(kinds(&others), [ErrorKind::Unknown; MANY], "{action:?} {options:?}");
-            // Its answer may have come before the end.
+            // The answer may have come before the connection ended.
             drop(first);
             nothing_is_left(&server, &proxy, &client).await;
         }
     }
 }
 
-/// What was certainly not sent did nothing.
+/// A claim that was certainly not sent did nothing.
 #[tokio::test]
 async fn claims_that_are_not_sent_are_unknown() {
     for options in [TRY, WAIT] {
@@ -81,7 +84,7 @@ async fn claims_that_are_not_sent_are_unknown() {
         let client = patient(&proxy.url()).await;
         proxy.turn_away(true);
         assert_eq!(proxy.close_all(), 1);
-        // By then the client knows.
+        // By then the client knows that the connection is gone.
         assert!(client.mutex("before").try_lock().await.unwrap_err().is_store_failure());
         let seen = proxy.seen(Op::Acquire);
         let (first, others) = claim(&client, options).await;
@@ -92,12 +95,12 @@ async fn claims_that_are_not_sent_are_unknown() {
     }
 }
 
-/// A server that says that it did nothing is believed, by all of them and without a release.
+/// If the server says that it did nothing, all callers believe it and no release is sent.
 #[tokio::test]
 async fn a_call_that_is_refused_is_unknown() {
     for (options, why) in [
         (TRY, "LOADING Redis is loading the dataset in memory"),
-        // After which nobody asks again.
+        // No client sends a claim again after this error.
         (WAIT, "NOPERM this user has no permissions to run the 'evalsha' command"),
     ] {
         let server = RedisServer::start();
@@ -119,7 +122,7 @@ async fn a_call_that_is_refused_is_unknown() {
     }
 }
 
-/// One of them asks for what is no lock: that is told to this one alone.
+/// One claim of the batch names a key that is no lock. Only its caller gets the error.
 #[tokio::test]
 async fn a_key_of_another_type_spoils_the_claims_beside_it() {
     let server = RedisServer::start();
@@ -139,8 +142,8 @@ async fn a_key_of_another_type_spoils_the_claims_beside_it() {
     nothing_is_left(&server, &proxy, &client).await;
 }
 
-/// Places in queues are asked for together as well. To have found the lock taken before is no answer to a call that was cut
-/// off: it may be one's own by now.
+/// Claims that enter a queue are batched, too. That the lock was taken at the first attempt does
+/// not answer a later call that was cut off: the lock may have been granted since.
 #[tokio::test]
 async fn a_call_for_places_that_is_cut_off_is_called_busy() {
     let server = RedisServer::start();
@@ -150,7 +153,7 @@ async fn a_call_for_places_that_is_cut_off_is_called_busy() {
     for key in keys().chain(["first".to_owned()]) {
         held.push(holder.mutex(key).lock().await.unwrap());
     }
-    // Who has found it taken asks for a place at once.
+    // A claim that finds the lock taken enters the queue at once.
     let look = LockOptions::new().with_wait(ms(1_000));
     let (first, others) = claim(&client, look).await;
     for outcome in others.into_iter().chain([first]) {
@@ -163,7 +166,7 @@ async fn a_call_for_places_that_is_cut_off_is_called_busy() {
     let (first, others) = claim(&client, WAIT).await;
     assert_eq!((cut.hits(), cut.asks()), (1, MANY), "they did not travel together");
     assert_eq!(kinds(&others), [ErrorKind::Unknown; MANY]);
-    // Even if its answer came in time: then it has a place.
+    // Even if the answer came in time, the client has a ticket by then.
     assert_eq!(first.unwrap_err().kind(), ErrorKind::Unknown);
     for guard in held {
         guard.release().await.unwrap();
@@ -171,7 +174,7 @@ async fn a_call_for_places_that_is_cut_off_is_called_busy() {
     nothing_is_left(&server, &proxy, &client).await;
 }
 
-/// The answer to claims that were void when they arrived, at the server's time of now.
+/// The answer to claims that were void on arrival, at the server's current time.
 fn void(server: &RedisServer, claims: usize) -> Action {
     let (seconds, micros): (u64, u64) = server.cli("TIME");
     let answers = ":-1\r\n".repeat(claims);
@@ -180,7 +183,8 @@ fn void(server: &RedisServer, claims: usize) -> Action {
     )
 }
 
-/// Void claims did nothing. They are repeated once; the first of those that were told together travels alone again.
+/// Void claims did nothing. They are repeated once. The first claim of the batch travels alone
+/// again.
 #[tokio::test]
 async fn claims_that_are_void_are_unknown() {
     let server = RedisServer::start();
@@ -194,7 +198,8 @@ async fn claims_that_are_void_are_unknown() {
     nothing_is_left(&server, &proxy, &client).await;
 }
 
-/// That the last claims of a wait were void does not tell what became of one that was cut off before.
+/// An earlier claim of the same wait was cut off and stays in doubt, even if the last claims were
+/// void.
 #[tokio::test]
 async fn void_claims_after_one_that_was_cut_off_hide_it() {
     let server = RedisServer::start();

@@ -1,14 +1,14 @@
-//! What is said on the inboxes of clients when a lock is handed on, and in which order.
+//! The messages that clients get on their channels when a lock is handed on, and their order.
 
 use lock_core::testing::wait_idle;
 use lock_core::{LockClient, MutexGuard};
 use lock_testkit::{RedisServer, client, eventually, ms, within};
 use tokio::task::JoinHandle;
 
-/// The inboxes of the namespace that the clients of tests have.
+/// The channels of the namespace that the tests' clients use.
 const INBOXES: &str = "lock:{0}:inbox:";
 
-/// Somebody who listens to all inboxes.
+/// A subscriber to all channels of the namespace.
 struct Eavesdropper<'s> {
     server: &'s RedisServer,
     connection: redis::Connection,
@@ -19,13 +19,14 @@ impl<'s> Eavesdropper<'s> {
         let client = redis::Client::open(server.url()).unwrap();
         let mut connection = client.get_connection_with_timeout(ms(5_000)).unwrap();
         connection.set_read_timeout(Some(ms(5_000))).unwrap();
-        // Unsubscribed only when the connection ends.
+        // The subscription ends with the connection.
         let () =
             redis::cmd("PSUBSCRIBE").arg(format!("{INBOXES}*")).query(&mut connection).unwrap();
         Self { server, connection }
     }
 
-    /// The messages that were sent until now, and to whom. Those that try out whether one may send are left out.
+    /// The messages sent so far, with their channels. Messages that only test the permission to
+    /// publish are left out.
     fn heard(&mut self) -> Vec<(String, String)> {
         let end = format!("{INBOXES}end");
         assert_eq!(self.server.cli::<usize>(&format!("PUBLISH {end} end")), 1);
@@ -47,7 +48,8 @@ impl<'s> Eavesdropper<'s> {
 
 type Waiter = JoinHandle<Result<MutexGuard, lock_core::Error>>;
 
-/// Has `client` wait for locks that others hold, and gives the inbox at which it hears of them.
+/// Makes `client` wait for locks that other clients hold. Returns the channel on which it is
+/// notified.
 async fn queue_up(
     server: &RedisServer,
     client: &LockClient,
@@ -71,8 +73,9 @@ async fn served(waiters: Vec<Waiter>) -> Vec<MutexGuard> {
     guards
 }
 
-/// Redis writes first to the client that was last to get something to read, on whom everybody waits if that is the new holder.
-/// So whoever releases is sent an empty message first, if it listens on the connection that is answered.
+/// Redis writes first to the client that most recently got something to read. If that is the new
+/// holder, everyone else waits for it. So a release first sends an empty message to the releasing
+/// client, if that client listens on the connection that gets the answer.
 #[tokio::test]
 async fn the_answer_to_a_release_is_written_before_the_grant() {
     let server = RedisServer::start();
@@ -80,7 +83,7 @@ async fn the_answer_to_a_release_is_written_before_the_grant() {
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     let mut ear = Eavesdropper::at(&server);
 
-    // Who has never waited does not listen, and is sent nothing.
+    // A client that has never waited does not listen, so it is sent nothing.
     let guard = two.mutex("a").lock().await.unwrap();
     let (waiters, inbox_of_one) = queue_up(&server, &one, &["a"]).await;
     guard.release().await.unwrap();
@@ -97,7 +100,7 @@ async fn the_answer_to_a_release_is_written_before_the_grant() {
     assert_eq!(*behind, (inbox_of_one.clone(), String::new()));
     assert!(*to == inbox_of_two && grant.ends_with(" lock:a"), "{heard:?}");
 
-    // Nobody waits any more.
+    // No client waits any more.
     for guard in served(waiters).await {
         guard.release().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Faults that no other test noticed when their bugs were planted: see the patches in
+//! Faults that no other test noticed when their bugs were planted by the patches in
 //! `tests/mutants`.
 
 use std::time::Instant;
@@ -15,8 +15,7 @@ async fn patient(proxy: &Proxy) -> LockClient {
 }
 
 /// The answer to a claim is slow. Meanwhile the server forgets the lock, and another client gets
-/// it. A fence that was taken only after the answer would be the larger one, although its lock is
-/// gone.
+/// it. A fence that was taken after the answer would be the larger one, although its lock is gone.
 #[tokio::test]
 async fn a_grant_that_arrives_late_has_a_smaller_fence_than_the_next_one() {
     let server = RedisServer::start();
@@ -35,8 +34,8 @@ async fn a_grant_that_arrives_late_has_a_smaller_fence_than_the_next_one() {
     assert!(late.fencing_token() < next.fencing_token());
 }
 
-/// The message with a grant arrives late, while a claim that was sent just before is still on its
-/// way. A lease that is counted from the message, or from that claim, would outlast the lock.
+/// The message of a grant arrives late, while a claim that was sent just before is still under way.
+/// A lease that is counted from the message, or from that claim, would outlast the lock.
 #[tokio::test]
 async fn a_lease_by_a_late_message_ends_before_the_lock() {
     let server = RedisServer::start();
@@ -61,7 +60,7 @@ async fn a_lease_by_a_late_message_ends_before_the_lock() {
     let guard = guard.unwrap().unwrap();
     let (left, since) = (guard.remaining(), given.elapsed());
     assert!(left > ms(0) && since >= ms(600));
-    // The answer about it took a moment, too.
+    // The answer took a moment, too.
     assert!(left + since <= given_for + ms(100), "{left:?} left of {given_for:?} after {since:?}");
     claims.open();
     guard.release().await.unwrap();
@@ -70,7 +69,7 @@ async fn a_lease_by_a_late_message_ends_before_the_lock() {
 }
 
 /// The first attempt is executed and its answer lost, and the second one cannot be sent. An error
-/// that speaks for the second attempt alone would say that nothing was done.
+/// about the second attempt alone would say that nothing was done.
 #[tokio::test]
 async fn a_release_whose_second_attempt_is_not_sent_is_unknown() {
     let server = RedisServer::start();

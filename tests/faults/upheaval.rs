@@ -1,5 +1,5 @@
-//! A server that forgets, breaks connections or dies while a crowd waits: P25, R13. spring-integration#3805,
-//! redis/redis#11767, redisson#6026, #2181.
+//! A server that forgets, breaks connections or dies while many clients wait (P25, R13).
+//! spring-integration#3805, redis/redis#11767, redisson#6026, #2181.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use crate::handed::AT_ONCE;
 const CLIENTS: usize = 4;
 const TASKS: usize = 20;
 const ALL: usize = CLIENTS * TASKS;
-/// How soon all must be as before once the server is.
+/// How soon the clients must have recovered once the server has.
 const RECOVERY: Duration = ms(2_000);
-/// What a busy machine may add.
+/// Extra time for a busy machine.
 const SLACK: Duration = ms(1_000);
 
 /// Clients with many tasks that wait for one lock.
@@ -29,12 +29,12 @@ struct Crowd {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What those were told at their release who were served, but not to the end.
+/// How the releases failed of the tasks that were served.
 #[derive(Clone, Debug, Default)]
 struct Fates {
-    /// That the server had forgotten the lock.
+    /// The server had forgotten the lock.
     lost: Arc<AtomicUsize>,
-    /// Nothing, though they asked twice.
+    /// Two attempts got no answer.
     unanswered: Arc<AtomicUsize>,
 }
 
@@ -49,7 +49,7 @@ impl Fates {
 }
 
 impl Crowd {
-    /// A crowd behind a holder.
+    /// Starts a crowd behind a holder.
     async fn gather(server: &RedisServer) -> (Self, MutexGuard) {
         let defaults = LockOptions::new().with_ttl(ms(3_000)).with_wait(ms(60_000));
         let holder = client_with(&server.url(), defaults).await;
@@ -82,12 +82,12 @@ impl Crowd {
         (crowd, guard)
     }
 
-    /// Whether somebody still waits for a turn.
+    /// Whether a task still waits for its turn.
     fn waits(&self) -> bool {
         self.turns.len() < ALL
     }
 
-    /// Waits until all are as they were before the upheaval.
+    /// Waits until all clients are as they were before the fault.
     async fn recovers(&self, server: &RedisServer) {
         let start = Instant::now();
         let back = || server.inboxes().len() == CLIENTS && server.queued("k") == CLIENTS;
@@ -95,7 +95,8 @@ impl Crowd {
         println!("back after {:?}", start.elapsed());
     }
 
-    /// Lets everybody have a turn; nobody has two at once. Gives what became of their releases.
+    /// Gives every task a turn, and checks that no two have one at once. Returns what became of
+    /// their releases.
     async fn all_served(self, server: &RedisServer, forgotten: &[u128]) -> Fates {
         let Self { clients, turns, fates, tasks } = self;
         let start = Instant::now();
@@ -116,7 +117,7 @@ impl Crowd {
     }
 }
 
-/// The whole of a crowd is served quickly, if nothing happens.
+/// Without a fault, the whole crowd is served quickly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_is_served_when_nothing_happens() {
     let server = RedisServer::start();
@@ -128,7 +129,8 @@ async fn a_crowd_is_served_when_nothing_happens() {
     assert!(start.elapsed() < ms(5_000), "{:?}", start.elapsed());
 }
 
-/// `CLIENT KILL` of every connection, while the holder holds and while they take turns.
+/// `CLIENT KILL` of every connection, while the first holder holds the lock and while the crowd
+/// takes turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_are_killed_under_a_crowd() {
     let mut experiment = Experiment::new(
@@ -151,7 +153,7 @@ async fn connections_are_killed_under_a_crowd() {
             experiment.saw("connections killed while they take turns", server.kill_connections());
             rounds += 1;
         }
-        // No lock is lost with a connection; a release may go unanswered twice.
+        // No lock is lost with a connection, but a release may go unanswered twice.
         let fates = crowd.all_served(&server, &[]).await;
         assert!(fates.lost() == 0 && fates.unanswered() <= rounds, "{fates:?} of {rounds} rounds");
         experiment.ran(1 + rounds);
@@ -159,8 +161,8 @@ async fn connections_are_killed_under_a_crowd() {
     experiment.finish();
 }
 
-/// `FLUSHALL`: lock, queue and counter are gone. Holders are told, at their next renewal or their release; the others line up
-/// again.
+/// `FLUSHALL`: lock, queue and counter are gone. Holders notice at their next renewal or release.
+/// The others queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_keys_are_flushed_under_a_crowd() {
     let events = ["flushes", "locks forgotten under the crowd"];
@@ -171,17 +173,16 @@ async fn all_keys_are_flushed_under_a_crowd() {
         let (crowd, guard) = Crowd::gather(&server).await;
         let mut forgotten = Vec::new();
         let mut flush = |cli: &RedisServer| {
-            // Whoever holds it at one of these times holds it no more.
+            // The task that holds the lock during a flush has lost it.
             let before = now();
             let () = cli.cli("FLUSHALL");
             forgotten.extend([before, now()]);
         };
         flush(&server);
-        // The head asks again within a second, finds it free and goes on.
+        // The head of the queue claims again within a second, finds the lock free and goes on.
         let served = || !crowd.turns.is_empty();
         eventually("the first turn", RECOVERY + SLACK, served).await;
-        // A flush may fall between two turns, so there are some more until one of the crowd has
-        // lost its lock.
+        // A flush may fall between two turns, so flush until a task of the crowd has lost its lock.
         let mut flushes = 1;
         while crowd.waits() && (flushes < 4 || crowd.fates.lost() == 0) {
             flush(&server);
@@ -200,7 +201,7 @@ async fn all_keys_are_flushed_under_a_crowd() {
     experiment.finish();
 }
 
-/// `SCRIPT FLUSH`: nobody notices.
+/// `SCRIPT FLUSH` has no effect that a caller could see.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_are_flushed_under_a_crowd() {
     let mut experiment =
@@ -218,13 +219,14 @@ async fn scripts_are_flushed_under_a_crowd() {
             flushes += 1;
             tokio::time::sleep(ms(10)).await;
         }
-        // A script that is there is called by its digest, so each text was sent for want of it.
+        // A loaded script is called by its digest, so each text was sent because the script was
+        // missing.
         let sent = server.calls("eval") as usize;
         let fates = crowd.all_served(&server, &[]).await;
         assert_eq!((fates.lost(), fates.unanswered()), (0, 0));
         assert!(start.elapsed() < ms(6_000), "{:?}", start.elapsed());
         experiment.ran(1 + flushes);
-        // If all were served too soon, the flushes had little effect.
+        // If all tasks were served too soon, the flushes had little effect.
         let had_effect = flushes > 1 && sent > 2;
         experiment.saw("scripts sent again", if had_effect { sent } else { 0 });
     }
@@ -251,7 +253,7 @@ async fn the_server_is_killed_under_a_crowd() {
     let back = Instant::now();
     let first = || !crowd.turns.is_empty();
     eventually("the first turn", RECOVERY + SLACK, first).await;
-    // All are subscribed again, but for those who have been served by then.
+    // All clients are subscribed again, except those that have been served by then.
     let inboxes = || server.inboxes().len() == CLIENTS || crowd.turns.len() == ALL;
     eventually("inboxes are back", RECOVERY + SLACK, inboxes).await;
     println!("back after {:?}", back.elapsed());
@@ -261,43 +263,43 @@ async fn the_server_is_killed_under_a_crowd() {
         "{reason:?}"
     );
     drop(guard);
-    // Nobody of the crowd held it when the server died.
+    // No task of the crowd held the lock when the server died.
     assert_eq!(crowd.all_served(&server, &[forgotten]).await.lost(), 0);
     experiment.ran(1);
     experiment.finish();
 }
 
-/// What a server draws anew at each start.
+/// An identifier that the server draws anew at each start.
 fn run_id(server: &RedisServer) -> String {
     let info: String = server.cli("INFO server");
     info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap().to_owned()
 }
 
-/// A server that stands still: nobody is served twice, and all go on when it does.
+/// A server that is paused: no task is served twice, and all go on when the server does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_stalls_under_a_crowd() {
-    let events = ["stalls while somebody waits"];
+    let events = ["pauses while a task waits"];
     let mut experiment =
-        Experiment::new(19, "nobody is served twice", "SIGSTOP of the server", &events);
+        Experiment::new(19, "no task is served twice", "SIGSTOP of the server", &events);
     while experiment.next_round(1).is_some() {
         let server = RedisServer::start();
         let (crowd, guard) = Crowd::gather(&server).await;
         let release = tokio::spawn(guard.release());
-        // Those that outlast both attempts of a release.
+        // Pauses that outlast both attempts of a release.
         let mut long = 0;
         for _ in 0..3 {
             let start = Instant::now();
             server.pause();
-            // What was under way may still end.
+            // Commands under way may still end.
             tokio::time::sleep(ms(50)).await;
             let before = crowd.turns.len();
             tokio::time::sleep(ms(350)).await;
             let stands = crowd.waits() && crowd.turns.len() == before;
             server.resume();
-            // Or the next stall would be the same one.
+            // Otherwise the next pause would merge with this one.
             assert_eq!(server.cli::<String>("PING"), "PONG");
             long += usize::from(start.elapsed() > ms(900));
-            experiment.saw("stalls while somebody waits", usize::from(stands));
+            experiment.saw("pauses while a task waits", usize::from(stands));
             tokio::time::sleep(ms(40)).await;
         }
         let (outcome, _) = within("an answer", ms(5_000), release).await;
@@ -310,7 +312,8 @@ async fn the_server_stalls_under_a_crowd() {
     experiment.finish();
 }
 
-/// An inbox is away for the moment in which its lock is granted: the next one gets it, and nobody waits for the claim TTL.
+/// A client's subscription is gone for the moment in which it is granted the lock. The next waiter
+/// gets the lock, without waiting for the claim TTL.
 #[tokio::test]
 async fn an_inbox_is_killed_while_its_client_is_the_head() {
     let mut experiment = Experiment::new(
@@ -332,7 +335,7 @@ async fn an_inbox_is_killed_while_its_client_is_the_head() {
             waiters.push(tokio::spawn(client.mutex("k").with_wait(ms(30_000)).lock()));
             eventually("it is queued", ms(5_000), || server.queued("k") == before + 1).await;
         }
-        // The inbox of the head is the last part of its place.
+        // The channel is the last part of the head's entry in the queue.
         let head = server.queue("k")[0].clone();
         let list: String = server.cli("CLIENT LIST TYPE pubsub");
         assert_eq!(list.lines().count(), server.inboxes().len());
@@ -342,7 +345,7 @@ async fn an_inbox_is_killed_while_its_client_is_the_head() {
         experiment.saw("inboxes killed", killed as usize);
         tokio::time::sleep(ms(round * 2)).await;
         guard.release().await.unwrap();
-        // In whatever order: one of them may have been away.
+        // The order is not fixed, since one of them may have been unreachable.
         let (one, two) = (waiters.remove(0), waiters.remove(0));
         let free = |waiter: JoinHandle<Result<MutexGuard, lock_core::Error>>| async {
             waiter.await.unwrap().unwrap().release().await.unwrap();

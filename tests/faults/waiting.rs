@@ -1,4 +1,5 @@
-//! Waiting: how soon a free lock is taken, what waiting costs the server, and who waits for nobody.
+//! Waiting: how soon a free lock is taken, what a wait costs the server, and waits that must end at
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,11 +9,12 @@ use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockOptions};
 use lock_testkit::{Action, Op, Proxy, RedisServer, client, client_with, eventually, ms, within};
 
-/// Commands of waiters per second, key and process, against a holder that is not one of ours.
+/// Commands of waiters per second, key and process, if the holder does not use this library.
 const RATE: u64 = 20;
 
-/// One claim per key and process, however many wait behind it: at most twenty commands a second against a foreign holder,
-/// and a few for all of them when it is free, since they hand it on among themselves.
+/// Each key has one claim per process, however many tasks wait. That is at most twenty commands a
+/// second against a foreign holder. When the lock is free, a few commands serve all tasks, since
+/// they pass it on locally.
 #[tokio::test]
 async fn fifty_waiters_of_one_process_cost_no_more_than_one() {
     let server = RedisServer::start();
@@ -50,12 +52,13 @@ async fn fifty_waiters_of_one_process_cost_no_more_than_one() {
     }
     assert_eq!(served.load(Ordering::Relaxed), 50);
     let calls = server.script_calls();
-    // One claim and one release, and as many again for each five milliseconds that a busy machine takes for it.
+    // One claim and one release, and as many again for each five milliseconds that a busy machine
+    // takes.
     assert!((2..=30).contains(&calls), "{calls} calls for 50 turns");
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// Waiters that come and go, each with little patience, do no more than take a place and leave it.
+/// Waiters that come and go, each with a short wait, only enter the queue and leave it.
 #[tokio::test]
 async fn impatient_waiters_one_after_another_do_not_poll_faster() {
     let server = RedisServer::start();
@@ -82,7 +85,7 @@ async fn impatient_waiters_one_after_another_do_not_poll_faster() {
     assert!(server.queue("k").is_empty());
 }
 
-/// Those who stand behind tasks of their own process and give up are told "busy": the store is fine.
+/// Waiters behind tasks of their own process that give up get "busy", since the store is fine.
 #[tokio::test]
 async fn giving_up_in_the_line_of_ones_own_process_is_busy() {
     let server = RedisServer::start();
@@ -125,7 +128,8 @@ async fn a_try_is_one_command() {
     assert_eq!(server.script_calls(), 3);
 }
 
-/// R20: asking again for what the task itself holds is an error, not a wait for oneself. redisson#4796.
+/// R20: a task that claims a lock it already holds gets an error instead of waiting for itself.
+/// redisson#4796.
 #[tokio::test]
 async fn a_task_that_asks_for_the_lock_it_holds_is_told_at_once() {
     let server = RedisServer::start();
@@ -135,7 +139,7 @@ async fn a_task_that_asks_for_the_lock_it_holds_is_told_at_once() {
         let error = mutex.lock().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
         assert!(mutex.try_lock().await.unwrap().is_none());
-        // A body nested in a body shares the lease, also when two of them run side by side.
+        // A nested body shares the lease, even if two of them run side by side.
         let (one, two) = tokio::join!(mutex.run(async |_| 1), mutex.run(async |_| 2));
         one.unwrap() + two.unwrap()
     });
@@ -148,7 +152,8 @@ async fn a_task_that_asks_for_the_lock_it_holds_is_told_at_once() {
     assert_eq!(kind.unwrap(), ErrorKind::WouldDeadlock);
 }
 
-/// A holder that never releases is found out by its expiry, not by the next poll after it.
+/// A holder that never releases: the waiter gets the lock at its expiry, not at the next poll after
+/// it.
 #[tokio::test]
 async fn an_expiring_lock_is_taken_when_it_expires() {
     let server = RedisServer::start();
@@ -161,7 +166,7 @@ async fn an_expiring_lock_is_taken_when_it_expires() {
     guard.release().await.unwrap();
 }
 
-/// A waiter whose polls meet errors and closed connections still gets the lock.
+/// A waiter gets the lock although its claims meet errors and closed connections.
 #[tokio::test]
 async fn a_waiter_survives_what_happens_to_its_claims() {
     let server = RedisServer::start();

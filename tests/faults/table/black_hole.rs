@@ -1,4 +1,5 @@
-//! Connections that are open become black holes, as when a firewall forgets them, and new ones work (experiment 27).
+//! Open connections become black holes, as when a firewall forgets them, and new ones work
+//! (experiment 27).
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +8,11 @@ use lock_core::LockOptions;
 use lock_testkit::{Experiment, Proxy, RedisServer, client_with, eventually, ms, scale, within};
 
 const TTL: Duration = ms(5_000);
-/// A renewal is due within a third of the ttl; two commands without an answer give the connection up.
+/// A renewal is due within a third of the TTL. The client gives a connection up after two commands
+/// without an answer.
 const RECONNECTED: Duration = ms(1_700 + 2_000);
 
-/// Nobody asks for anything but the renewals, and no lease is lost.
+/// Only renewals are sent, and no lease is lost.
 #[tokio::test]
 async fn a_black_hole_costs_no_lease() {
     let mut experiment = Experiment::new(
@@ -25,7 +27,7 @@ async fn a_black_hole_costs_no_lease() {
     experiment.finish();
 }
 
-/// As many as do not keep the machine from being in time.
+/// As many as the machine can run without being late.
 const TRIALS: usize = 25;
 
 async fn trials_at_once(experiment: &mut Experiment) {
@@ -33,7 +35,7 @@ async fn trials_at_once(experiment: &mut Experiment) {
     let proxy = Proxy::to(&server);
     let defaults = LockOptions::new().with_ttl(TTL);
     let hold = async |trial: usize| {
-        // So that the hole opens at any time between two renewals.
+        // The hole opens at any time between two renewals.
         tokio::time::sleep(ms(1_600) / TRIALS as u32 * trial as u32).await;
         let client = client_with(&proxy.url(), defaults).await;
         let guard = client.mutex(format!("k{trial}")).lock().await.unwrap();
@@ -41,7 +43,7 @@ async fn trials_at_once(experiment: &mut Experiment) {
         guard.release().await.unwrap();
     };
     let swallow = async {
-        // Not those of the checks at the start.
+        // The commands of the checks at the start do not count.
         let held = || server.cli::<Vec<String>>("KEYS lock:k*").len();
         eventually("all hold", ms(20_000), || held() == TRIALS).await;
         let before = proxy.connections();
@@ -63,7 +65,7 @@ async fn trials_at_once(experiment: &mut Experiment) {
     experiment.saw("leases kept", kept.len());
 }
 
-/// One who asks all the time is connected again within two seconds.
+/// A client that claims all the time is connected again within two seconds.
 #[tokio::test]
 async fn a_black_hole_is_left_within_two_seconds() {
     let mut experiment = Experiment::new(
@@ -84,7 +86,7 @@ async fn a_black_hole_is_left_within_two_seconds() {
         loop {
             match client.mutex(&key).try_lock().await {
                 Ok(Some(guard)) => break drop(guard),
-                Ok(None) => panic!("nobody else wants it"),
+                Ok(None) => panic!("no other client wants it"),
                 Err(error) => unknown += usize::from(error.is_unknown()),
             }
         }

@@ -1,4 +1,4 @@
-//! What happens to a command, and what that amounts to.
+//! Faults of a command, and the class of outcome that each leads to.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use lock_testkit::{Action, Gate, ms};
 
-/// How long a client of these tests waits for the answer to a command. Short, since much is left without one here.
+/// How long a client of these tests waits for an answer. This is short, since many commands here
+/// get none.
 pub(super) const REQUEST_TIMEOUT: Duration = ms(250);
-/// How long it waits for a connection.
+/// How long a client waits for a connection.
 pub(super) const CONNECT_TIMEOUT: Duration = ms(500);
 /// More than either.
 const TOO_LATE: Duration = ms(600);
@@ -16,15 +17,15 @@ const TOO_LATE: Duration = ms(600);
 /// What happens to a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
-    /// It is lost, as is all that follows on its connection.
+    /// The command is lost, and so is all that follows on its connection.
     LoseRequest,
-    /// Its reply is, as is all that follows.
+    /// The reply is lost, and so is all that follows.
     LoseReply,
-    /// It arrives when its sender has given it up.
+    /// The command arrives after its sender has given it up.
     DelayRequest,
-    /// Its reply does.
+    /// The reply arrives after the sender has given the command up.
     DelayReply,
-    /// It arrives on another connection, when all is over.
+    /// The command arrives on another connection, when all is over.
     Stray,
     /// No connection carries anything any more, new ones included.
     BlackHole,
@@ -34,15 +35,15 @@ pub(super) enum Fault {
     CloseAfter,
     ResetBefore,
     ResetAfter,
-    /// The connection is closed behind this many bytes of its reply.
+    /// The connection is closed after this many bytes of the reply.
     Truncate(usize),
-    /// It is not executed, and answered by this error.
+    /// The command is not executed, and gets this error.
     Refuse(&'static str),
-    /// It is executed, and answered by what no server answers to it.
+    /// The command is executed, and gets an answer that no server gives.
     Odd(Odd),
 }
 
-/// Bytes in the place of a reply.
+/// Bytes that replace a reply.
 #[derive(Clone, Copy)]
 pub(super) struct Odd {
     name: &'static str,
@@ -50,34 +51,34 @@ pub(super) struct Odd {
     class: Class,
 }
 
-/// What a fault amounts to for the one who asked.
+/// What a fault means for the client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Class {
-    /// It gets its answer.
+    /// It gets the answer.
     Harmless,
-    /// It gets none, and the connection stays open.
+    /// It gets no answer, and the connection stays open.
     Silence,
-    /// Nor can it have another connection.
+    /// It gets no answer, and cannot open another connection.
     Darkness,
     /// The connection ends before the answer.
     Break,
-    /// The answer is none by the protocol.
+    /// The answer breaks the protocol.
     Nonsense,
-    /// Nothing was done, and that is certain. The same may be done later.
+    /// The server says that it did nothing. The same command may succeed later.
     NotNow,
-    /// That is said, though something was done.
+    /// The server says that it did nothing, although it did something.
     HalfDone,
-    /// It may have been done, or not: that is not said.
+    /// The server does not say whether it executed the command.
     Vague,
-    /// Nothing was done, nor will be until somebody changes the configuration.
+    /// Nothing was done, and nothing will be until an operator changes the configuration.
     Forbidden,
-    /// Nor can it be by this user.
+    /// This user may not do it.
     NoSuchUser,
-    /// The name is taken by something that is not a lock.
+    /// The key holds something that is no lock.
     WrongType,
-    /// The server was not sent the text of the script.
+    /// The server does not know the script.
     UnknownScript,
-    /// An answer that says nothing.
+    /// An answer without meaning.
     Garbage,
 }
 
@@ -96,7 +97,7 @@ const TRANSPORT: [Fault; 12] = [
     Fault::ResetAfter,
 ];
 
-/// As servers word them.
+/// The errors in the words of real servers.
 const ERRORS: [&str; 25] = [
     "LOADING Redis is loading the dataset in memory",
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -125,7 +126,7 @@ const ERRORS: [&str; 25] = [
     "lower case, and no code",
 ];
 
-/// What no script of ours answers, nor any command that we send.
+/// Answers that neither our scripts nor any other command of the client can get.
 const ODD: [Odd; 39] = [
     Odd::garbage("no bulk string", || b"$-1\r\n".into()),
     Odd::garbage("no array", || b"*-1\r\n".into()),
@@ -204,17 +205,18 @@ impl fmt::Debug for Odd {
 }
 
 impl Fault {
-    /// What networks do.
+    /// Faults of networks.
     pub(super) fn transport() -> impl Iterator<Item = Self> {
         TRANSPORT.into_iter()
     }
 
-    /// What servers say.
+    /// Errors and garbage from servers.
     pub(super) fn replies() -> impl Iterator<Item = Self> {
         ERRORS.into_iter().map(Self::Refuse).chain(ODD.into_iter().map(Self::Odd))
     }
 
-    /// What the proxy is to do, unless it is told at once. Opening the gate ends what waits for it.
+    /// The proxy's action for this fault, or `None` if it is applied at once. Opening the gate ends
+    /// the actions that wait for it.
     pub(super) fn action(self, gate: &Gate) -> Option<Action> {
         Some(match self {
             Self::LoseRequest => Action::LoseRequest,

@@ -1,7 +1,7 @@
-//! What a client does, times what happens to it, and how that may end: every cell is tried.
+//! A table of operations and faults, with the allowed results of each cell. Every cell is tried.
 //!
-//! After each cell the lock is free within a bound that has nothing to do with its ttl, the client works again, nothing of
-//! it is left on the server, and nothing has panicked.
+//! After each cell the lock is free within a bound that does not depend on its TTL, the client
+//! works again, it has left nothing on the server, and nothing has panicked.
 // Each test is one task, on one thread.
 #![allow(clippy::future_not_send)]
 
@@ -30,7 +30,7 @@ use tokio::net::TcpStream;
 use self::fault::{Class, Fault};
 use self::operation::{End, Operation, short_ttl, store};
 
-/// How often it happens.
+/// How often the fault happens.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Times {
     Once,
@@ -44,53 +44,54 @@ struct Cell {
     operation: Operation,
     fault: Fault,
     times: Times,
-    /// How many do it at the same time, on one connection.
+    /// How many tasks do it at the same time, on one connection.
     width: usize,
 }
 
-/// A fault that is under way.
+/// An active fault.
 struct Injected {
     rule: Option<Rule>,
     cut: Slot<bool>,
     times: Times,
 }
 
-/// Cells that are tried at the same time: most of their time they wait.
+/// How many cells run at the same time. They mostly wait.
 const AT_ONCE: usize = 16;
-/// Enough for several calls of several items each.
+/// Enough for several calls with several items each.
 const MANY: usize = 20;
-/// Behind the wait and every timeout.
+/// Longer than the wait and every timeout.
 const LONGEST: Duration = ms(20_000);
-/// Until when a lock is free, however long its ttl. What is handed to one who does not hear of it is free after 3 s.
+/// The time within which a lock is free, however long its TTL. A lock that is granted to an
+/// unreachable client is free after 3 s.
 const FREE_WITHIN: Duration = ms(6_000);
-/// For locks whose end is not to come by itself.
+/// For locks that must not expire during a test.
 const LONG_TTL: Duration = ms(60_000);
-/// A pulse that is later than this tells that the machine stood still, which no client can tell from a fault: one that is 50 ms
-/// late says that it does not know.
+/// A pulse that is later than this shows that the machine stood still. A client cannot tell that
+/// from a fault: a client that is 50 ms late reports that the outcome is unknown.
 const STALL: Duration = ms(40);
-/// A cell is tried this often on a machine that stands still again and again.
+/// The number of attempts at a cell on a machine that stands still again and again.
 const MOST_ATTEMPTS: usize = 20;
-/// For how long nothing passes, if it happens once.
+/// How long nothing passes, if the fault happens once.
 const DARK: Duration = ms(400);
 
 impl Injected {
-    /// Waits until it has happened.
+    /// Waits until the fault has happened.
     async fn hit(&self) {
         let hit = || self.cut.get() || self.rule.as_ref().is_some_and(|rule| rule.hits() > 0);
         eventually("the fault hits", LONGEST, hit).await;
     }
 }
 
-/// What all cells of a test share.
+/// The state that all cells of a test share.
 struct Bench {
     server: RedisServer,
-    /// A client that has no faults.
+    /// A client that meets no faults.
     other: LockClient,
-    /// When the machine stood still last.
+    /// When the machine last stood still.
     stalled: Slot<Option<Instant>>,
 }
 
-/// What came of the cells.
+/// The results of the cells.
 #[derive(Default)]
 struct Tally {
     cells: usize,
@@ -107,7 +108,7 @@ impl Bench {
         Self { server, other, stalled: Slot::new(None) }
     }
 
-    /// Tries cells, and reports those that are not as they must be.
+    /// Tries cells, and reports the failures.
     async fn try_all(&self, cells: impl IntoIterator<Item = Cell>) -> Tally {
         let panics = panics();
         let waiting: RefCell<VecDeque<(usize, Cell)>> =
@@ -131,13 +132,13 @@ impl Bench {
         let wrong = wrong.into_inner();
         assert!(wrong.is_empty(), "{} cells are wrong:\n{}", wrong.len(), wrong.join("\n"));
         assert_eq!(panics.load(Ordering::Acquire), 0, "a task of the client panicked");
-        // The client without faults may have an inbox.
+        // The client without faults may have a subscription.
         let remains = || self.server.leftovers().is_empty() && self.server.inboxes().len() <= 1;
         eventually("no key, queue and subscription", ms(10_000), remains).await;
         tally.into_inner()
     }
 
-    /// Tries a cell; again if the machine stood still.
+    /// Tries a cell, and tries again if the machine stood still.
     async fn try_cell(
         &self,
         proxy: &Proxy,
@@ -153,7 +154,7 @@ impl Bench {
             let begun = Instant::now();
             let tried = AssertUnwindSafe(self.run(proxy, cell, &keys, tally)).catch_unwind().await;
             let Err(panic) = tried else { return Ok(()) };
-            // Ours: it is reported, or was no one's fault.
+            // This panic is our own: it is reported below, or the machine stood still.
             panics().fetch_sub(1, Ordering::AcqRel);
             let stalled = self.stalled.get().is_some_and(|at| at >= begun);
             if !stalled || attempt == MOST_ATTEMPTS {
@@ -165,7 +166,7 @@ impl Bench {
         }
     }
 
-    /// Looks out for times when we, the proxy or the server did not run.
+    /// Watches for times when the test, the proxy or the server did not run.
     async fn pulse(&self) {
         let proxy = Proxy::to(&self.server);
         let address = proxy.url().replace("redis://", "").replace('/', "");
@@ -184,7 +185,8 @@ impl Bench {
     async fn run(&self, proxy: &Proxy, cell: Cell, keys: &[String], tally: &RefCell<Tally>) {
         let Cell { operation, fault, times, width } = cell;
         let class = fault.class();
-        // A server that says of our lock that it is something else is believed, and the lock is left to its end.
+        // If a server says that our lock is something else, the client believes it and leaves the
+        // lock to its expiry.
         let short = operation == Operation::Renew || class == Class::WrongType;
         let defaults = LockOptions::new().with_ttl(if short { short_ttl(width) } else { LONG_TTL });
         let client = LockClient::builder(store(proxy).connect_lazy().unwrap());
@@ -201,7 +203,7 @@ impl Bench {
             }
         }
         if operation == Operation::Queue {
-            // Whoever has found it taken asks for a place at once.
+            // A claim that finds the lock taken enters the queue at once.
             let begun = Instant::now();
             let look = async |key: &String| loop {
                 let found = client.mutex(key).with_wait(ms(50)).lock().await.unwrap_err();
@@ -245,7 +247,8 @@ impl Bench {
                 if allowed.contains(&End::Unknown) {
                     continue;
                 }
-                // The store had 10 ms to say what it knows: less than the pulse notices.
+                // The store had 10 ms to report what it knows, which is less than the pulse
+                // notices.
                 self.stalled.set(Some(Instant::now()));
             }
             let spared = width > 1 && *end == End::Done;
@@ -265,7 +268,7 @@ impl Bench {
             tally.failed += ends.len() - done;
         }
 
-        // The fault is gone.
+        // The fault is over.
         if let Some(rule) = injected.rule {
             rule.end();
         }
@@ -275,7 +278,7 @@ impl Bench {
             let free = self.other.mutex(key).with_wait(FREE_WITHIN).lock().await;
             let left = || self.server.pttl(&format!("lock:{key}"));
             let free = free.unwrap_or_else(|error| {
-                panic!("held by nobody for {} ms more: {error:?}", left());
+                panic!("held without an owner for {} ms more: {error:?}", left());
             });
             free.release().await.unwrap();
         }
@@ -294,7 +297,7 @@ impl Bench {
         }
     }
 
-    /// Locks, lengthens and releases, in time.
+    /// Locks, extends and releases, in time.
     async fn works(&self, client: &LockClient, key: &str) {
         let begun = Instant::now();
         let once = async || {
@@ -313,7 +316,7 @@ impl Bench {
         }
     }
 
-    /// The length of the reply that an operation gets, as `cell` learns it.
+    /// The length of the reply that an operation gets. A cell with a cut at the end measures it.
     async fn reply_len(&self, operation: Operation) -> usize {
         let proxy = Proxy::to(&self.server);
         let cell = Cell { operation, fault: Fault::Slice, times: Times::Once, width: 1 };
@@ -326,7 +329,7 @@ impl Bench {
     }
 }
 
-/// Panics on the threads of these tests, which their runtimes share with the client's tasks.
+/// Counts panics on the threads of these tests. The client's tasks run on the same threads.
 fn panics() -> &'static AtomicUsize {
     static COUNTERS: OnceLock<
         std::sync::Mutex<std::collections::HashMap<String, &'static AtomicUsize>>,
@@ -353,8 +356,8 @@ fn panics() -> &'static AtomicUsize {
     counter(std::thread::current().name().unwrap_or_default(), true).unwrap()
 }
 
-/// The part of the table that is about one operation. All of it takes a dose of 4; a smaller one tries each fault once, and some
-/// without end.
+/// The part of the table for one operation. A dose of 4 covers all of it. A smaller one tries each
+/// fault once, and some of them without end.
 async fn table(operation: Operation, name: &'static str) {
     let cell = |fault, times| Cell { operation, fault, times, width: 1 };
     let endless = |faults: Vec<Fault>| {
@@ -362,7 +365,7 @@ async fn table(operation: Operation, name: &'static str) {
         let once = faults.into_iter().map(|fault| cell(fault, Times::Once));
         once.chain(some.map(|fault| cell(fault, Times::Always))).collect::<Vec<_>>()
     };
-    // Both are in the report whatever comes of the first.
+    // Both experiments are in the report even if the first fails.
     let faults = "network: each request or reply lost, late, doubled, cut, reset";
     let network = Experiment::new(28, name, faults, &EVENTS);
     let replies = Experiment::new(29, name, "server: each error, odd replies", &EVENTS);
@@ -417,7 +420,7 @@ table! {
     the_check_of_releases_ends_as_its_fault_allows: CheckRelease, "start, release";
 }
 
-/// Many ask at the same time: the fault hits a call that carries several of them.
+/// Many tasks claim at the same time, and the fault hits a call that carries several claims.
 #[tokio::test]
 async fn many_at_once_end_as_their_fault_allows() {
     let mut experiment = Experiment::new(
@@ -443,7 +446,7 @@ async fn many_at_once_end_as_their_fault_allows() {
             let cell = move |fault| Cell { operation, fault, times: Times::Once, width: MANY };
             faults.clone().into_iter().map(cell)
         })
-        // Its clean-up is nobody's, and takes a ttl for each.
+        // No client cleans up after this fault, so each lock takes its TTL.
         .filter(|cell| !matches!(cell.fault, Fault::Stray))
         .collect();
     let tally = bench.try_all(cells).await;

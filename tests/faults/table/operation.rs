@@ -1,4 +1,4 @@
-//! What a client does while the fault hits, and how that may end.
+//! The operations of a client that a fault may hit, and how each may end.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use lock_testkit::{Op, Proxy, ms};
 use super::fault::{CONNECT_TIMEOUT, Class, REQUEST_TIMEOUT};
 use super::{Injected, Times};
 
-/// What a client does.
+/// An operation of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Operation {
     TryLock,
     Lock,
-    /// A lock that is taken: the claim that asks for a place.
+    /// The lock is taken. The fault hits the claim that enters the queue.
     Queue,
     Release,
-    /// The renewal that nobody asked for.
+    /// A renewal by the client's own task.
     Renew,
     Extend,
     Subscribe,
-    /// The greeting of the first connection.
+    /// `HELLO` on the first connection.
     Greet,
-    /// The question for the clock, which ends the greeting.
+    /// `TIME`, which ends the handshake.
     AskTime,
-    /// The questions of the check at the start.
+    /// The commands of the check at the start.
     CheckInfo,
     CheckClaim,
     CheckRenewal,
     CheckRelease,
 }
 
-/// How it ended.
+/// How an operation ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum End {
     Done,
     Busy,
     Unavailable,
     Unknown,
-    /// That, because the store had not ended the wait in time.
+    /// A timeout, because the store had not ended the wait in time.
     Late,
     NotALock,
     Lost(LostReason),
@@ -48,14 +48,14 @@ pub(super) enum End {
     Other(ErrorKind),
 }
 
-/// Of the leases that are to be renewed. Several go together if they have time.
+/// The TTL of leases that are to be renewed. With enough time, several renewals share a call.
 pub(super) fn short_ttl(width: usize) -> Duration {
     if width == 1 { ms(1_200) } else { ms(3_600) }
 }
 
-/// For which a wait goes on if the fault does not end.
+/// How long a wait lasts if the fault does not end.
 const WAIT_IN_VAIN: Duration = ms(700);
-/// Long enough for every way round a fault that ends.
+/// Long enough to recover in any way from a fault that ends.
 const WAIT: Duration = ms(8_000);
 
 impl Operation {
@@ -72,27 +72,27 @@ impl Operation {
         }
     }
 
-    /// Whether it is about a connection that is not there yet.
+    /// Whether the operation opens a connection.
     pub(super) fn connects(self) -> bool {
         matches!(self, Self::Greet | Self::AskTime) || self.checks()
     }
 
-    /// Whether it is part of the check at the start.
+    /// Whether the operation is part of the check at the start.
     pub(super) fn checks(self) -> bool {
         matches!(self, Self::CheckInfo | Self::CheckClaim | Self::CheckRenewal | Self::CheckRelease)
     }
 
-    /// Whether it waits for a lock that somebody else holds at first.
+    /// Whether the operation waits for a lock that another client holds at first.
     pub(super) fn queues(self) -> bool {
         matches!(self, Self::Queue | Self::Subscribe)
     }
 
-    /// Whether it begins with a lock.
+    /// Whether the operation starts with a held lock.
     pub(super) fn holds(self) -> bool {
         matches!(self, Self::Release | Self::Renew | Self::Extend)
     }
 
-    /// Does it, with each of `keys` at the same time.
+    /// Runs the operation, with each of `keys` at the same time.
     pub(super) async fn perform(
         self,
         proxy: &Proxy,
@@ -137,7 +137,7 @@ impl Operation {
             }
             Self::Renew => {
                 let keep = async |guard: MutexGuard| {
-                    // Well beyond the end that it has by now.
+                    // Well beyond the lease's current end.
                     match guard
                         .run_until_lost(tokio::time::sleep(short_ttl(keys.len()) * 3 / 2))
                         .await
@@ -168,7 +168,7 @@ impl Operation {
         }
     }
 
-    /// How it may end.
+    /// The ends that are allowed.
     #[allow(clippy::match_same_arms)] // a line for each rule, whatever others say
     pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
         use Class::{
@@ -185,21 +185,22 @@ impl Operation {
 
         match (self, class, times) {
             (_, Harmless, _) => &[Done],
-            // To those who asked it is an error as any other, but for the one who tells when it was done.
+            // Callers get the same error as for any other cause. The background release learns when
+            // it is done.
             (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
             (_, HalfDone, _) => self.allowed(NotNow, times),
-            // No lock is concerned.
+            // No lock is involved.
             (Greet | AskTime | Subscribe, Vague, _)
             | (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Vague, _) => {
                 self.allowed(NotNow, times)
             }
-            // Some garbage is as good as an answer that is not looked at.
+            // Some garbage is as good as an answer, since the client does not look at it.
             (Greet, Nonsense, _) => &[Done],
             (CheckInfo, Nonsense, _) => &[Unknown],
             (_, Nonsense, _) => self.allowed(Break, times),
-            // Not even connected, so nothing was asked.
+            // There is no connection, so nothing was sent.
             (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Darkness, _) => &[Unavailable],
-            // By then it has a place.
+            // By then the claim is queued.
             (Subscribe, Darkness, Always) => &[Unknown],
             (_, Darkness, _) => self.allowed(Silence, times),
 
@@ -209,14 +210,14 @@ impl Operation {
             (TryLock, NotNow | Forbidden | NoSuchUser | UnknownScript, _) => &[Unavailable],
             (TryLock | Lock | Queue, WrongType, _) => &[NotALock],
 
-            // Claims until the wait is over, unless that is of no use.
+            // Claims until the wait is over, unless that is useless.
             (Lock | Queue, Forbidden | NoSuchUser, _) => &[Unavailable],
             (Lock | Queue, _, Once) => &[Done],
             (Lock | Queue, NotNow | UnknownScript, Always) => &[Unavailable],
-            // Whatever comes after the first claim.
+            // What comes after the first claim.
             (Lock | Queue, Silence | Break | Garbage | Vague, Always) => &[Unknown],
 
-            // Two attempts. The second tells what the first one did.
+            // Two attempts. The second one reports what the first one did.
             (Release, WrongType, _) => &[NotInTime(Released::TakenByOther)],
             (Release, Silence, _) => &[Done, Unknown],
             (Release, _, Once) => &[Done],
@@ -235,13 +236,13 @@ impl Operation {
             // Messages only make it faster.
             (Subscribe, _, _) => &[Done],
 
-            // Nothing can have been done yet.
+            // Nothing can have been executed yet.
             (Greet, NoSuchUser, _) => &[Unavailable],
-            // The older protocol has no greeting.
+            // The older protocol has no `HELLO`.
             (Greet, NotNow | Forbidden | WrongType | UnknownScript, _) => &[Done],
             (Greet, Garbage, _) => &[Done],
             (AskTime, NoSuchUser, _) => &[Unavailable],
-            // Two numbers are a time, and a false one is found out by the first claim.
+            // Two numbers are a time. The first claim finds out if it is wrong.
             (AskTime, Garbage, Always) => &[Unavailable, Done],
             (Greet | AskTime, _, Once) => &[Done],
             (Greet | AskTime, _, Always) => &[Unavailable],
@@ -270,11 +271,11 @@ pub(super) fn store(proxy: &Proxy) -> lock_core::store::RedisStoreBuilder {
         .with_connect_timeout(CONNECT_TIMEOUT)
 }
 
-/// What a client says when its store does not end a wait in time.
+/// The client's message when its store does not end a wait in time.
 const LATE: &str = "Error { kind: Unknown }";
 
 impl End {
-    /// What an error says, in each of the ways in which it can be asked.
+    /// The end that an error reports. Its predicates must agree.
     fn of(error: &Error) -> Self {
         let end = match error.kind() {
             ErrorKind::Busy { .. } => Self::Busy,
