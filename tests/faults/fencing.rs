@@ -1,10 +1,10 @@
 //! Fencing numbers grow as long as the server keeps its counter or its clock.
 
-use lock_core::fencing::{StaleFence, set_if_newer};
+use lock_core::fencing::StaleFence;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, FencingToken, LockClient};
-use lock_testkit::{Experiment, RedisServer, client, ms, within};
+use lock_testkit::{Experiment, RedisServer, client, ms, set_if_newer, within};
 
 const COUNTER: &str = "lock:{0}:fence";
 

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::LockClient;
-use lock_core::fencing::set_if_newer;
 use lock_core::store::RedisStore;
 use lock_testkit::{
-    Action, Cli, Experiment, Op, Proxy, RedisServer, client, eventually, ms, scale,
+    Action, Cli, Experiment, Op, Proxy, RedisServer, client, eventually, ms, scale, set_if_newer,
 };
 use lock_tests::cancellation::{Moment, Operation, Rival, Trial, cut};
 

@@ -2,10 +2,10 @@
 
 use std::thread::sleep;
 
-use lock_core::fencing::{StaleFence, set_if_newer};
+use lock_core::fencing::StaleFence;
 use lock_core::{FencingToken, Released};
 use lock_testkit::history::now;
-use lock_testkit::{Experiment, client, eventually, ms, scale, within};
+use lock_testkit::{Experiment, client, eventually, ms, scale, set_if_newer, within};
 
 use crate::support::contest::{Contest, LoggedEvent};
 use crate::support::history::{Ground, History};

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use lock_core::FencingToken;
-use lock_core::fencing::{ADVANCE, CREATE_TABLE, StaleFence, advanced};
+use lock_core::fencing::{ADVANCE, CREATE_TABLE, StaleFence, check_advanced};
 use lock_testkit::history::now;
 use rusqlite::{Connection, TransactionBehavior};
 use rustix::fs::{FlockOperation, flock};
@@ -61,7 +61,7 @@ impl Resource {
                     connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
                 if self.fenced {
                     let rows = tx.execute(ADVANCE, (key, token.as_i64())).unwrap();
-                    advanced(rows as u64)?;
+                    check_advanced(rows as u64)?;
                 }
                 let value = value_of(&tx, key);
                 tx.commit().unwrap();
@@ -102,7 +102,7 @@ impl Resource {
                     tx.execute("UPDATE counters SET value = ?2 WHERE name = ?1", (key, value))
                 };
                 tx.commit().unwrap();
-                (at, advanced(rows.unwrap() as u64))
+                (at, check_advanced(rows.unwrap() as u64))
             }
         }
     }

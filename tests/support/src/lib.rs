@@ -27,6 +27,7 @@
 
 mod child;
 mod experiment;
+mod fencing;
 pub mod history;
 mod log_capture;
 mod port;
@@ -39,6 +40,7 @@ mod wait;
 
 pub use self::child::{ChildProcess, Line, NotReady};
 pub use self::experiment::{Experiment, REPORT, is_due};
+pub use self::fencing::set_if_newer;
 pub use self::log_capture::LogCapture;
 pub use self::port::free_port;
 pub use self::process::{Signal, send_signal, stdin_closed};

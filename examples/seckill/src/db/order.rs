@@ -1,6 +1,6 @@
 //! Orders: found, inserted, and the transaction that a locked order is written in.
 
-use lock_core::fencing::{ADVANCE, StaleFence, advanced};
+use lock_core::fencing::{ADVANCE, StaleFence, check_advanced};
 use lock_core::{FencingToken, Lease};
 use serde::{Serialize, Serializer};
 use sqlx::{Any, Executor, Transaction};
@@ -115,7 +115,7 @@ impl Database {
             .bind(fence.as_i64())
             .execute(&mut *tx)
             .await?;
-        advanced(done.rows_affected()).map_err(|StaleFence| OrderError::Overtaken)?;
+        check_advanced(done.rows_affected()).map_err(|StaleFence| OrderError::Overtaken)?;
         Ok(OrderTx { tx, fence })
     }
 }
