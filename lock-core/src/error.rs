@@ -1,9 +1,9 @@
 //! One error type for every use of a lock, and one for configuration.
 //!
-//! [`Error`] is opaque: match on [`Error::kind`] or ask the predicates. Three answers are kept
-//! apart on purpose: *busy* (somebody else has the lock), *unavailable* (the store could not be
-//! asked) and *unknown* (it was asked and did not answer). An unknown outcome is never taken for
-//! success nor for "busy". No error names a key, a token or a password.
+//! [`Error`] is opaque: match on [`Error::kind`] or use the predicates. Three outcomes are kept
+//! apart on purpose: *busy* (another owner has the lock), *unavailable* (the store did nothing) and
+//! *unknown* (the store got a request and did not reply). An unknown outcome is never treated as
+//! success or as "busy". No error contains a key, a token or a password.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -38,25 +38,25 @@ struct Inner {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// The outcome that an [`Error`] stands for.
+/// The outcome that an [`Error`] reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Another owner has the lock, and it did not become free within `wait`.
     #[non_exhaustive]
     Busy {
-        /// A sensible pause before the next attempt: what the holder has left, at most a second,
-        /// since most holders are done earlier.
+        /// A sensible pause before the next attempt: what is left of the holder's lease, at most a
+        /// second, since most holders are done earlier.
         retry_after: Duration,
     },
-    /// The client is shutting down and grants nothing any more.
+    /// The client is shutting down and takes no more locks.
     Draining,
     /// The key breaks a rule of [`Key`](crate::Key), or a part of it is empty.
     InvalidKey,
     /// An option is out of its bounds; the source is the [`ConfigError`] that names it.
     InvalidOptions,
-    /// The lease is over: it ended before the body did, or before [`extend`](crate::Lease::extend)
-    /// was confirmed, or before a nested call entered it.
+    /// The lease has ended: before the body did, before [`extend`](crate::Lease::extend) was
+    /// confirmed, or before a nested call entered it.
     #[non_exhaustive]
     Lost {
         /// How it ended.
@@ -64,25 +64,25 @@ pub enum ErrorKind {
     },
     /// No client was given, and none is installed.
     NoClient,
-    /// The future was polled outside a tokio runtime, or the one that the client was given is gone,
-    /// or a blocking call found that the client's tasks run nowhere.
+    /// The future was polled outside a tokio runtime, or the runtime given to the client has shut
+    /// down, or the client's tasks do not run when a blocking call needs them.
     ///
-    /// A release that ends so is made good where the client is used next.
+    /// A release that fails with this is sent where the client is used next.
     NoRuntime,
-    /// The store could not be asked, or said that it cannot serve: nothing was done.
+    /// The store could not be reached, or replied that it cannot serve: nothing was done.
     Unavailable,
-    /// The store was asked, and did not answer in time or with an error that does not say what it
-    /// did: it may or may not have acted. Also the end of a wait that has a place in the queue and
-    /// cannot reach the store any more: the lock may have been handed to it. And a grant that came
-    /// when nothing was left of its lease.
+    /// The store may or may not have acted: it did not reply in time, or its error does not say
+    /// what it did. Also the result of a wait that lost contact with the store while it had a place
+    /// in the queue (the lock may have been handed to it), and of a grant that arrived when too
+    /// little of its lease was left.
     ///
-    /// A lock that this leaves behind is released in the background as soon as the store answers.
+    /// A lock that this leaves behind is released in the background as soon as the store replies.
     Unknown,
-    /// The store cannot do what was asked of it; another store may.
+    /// This store does not support the operation; another store may.
     Unsupported,
-    /// This task holds the key already, and would wait for itself.
+    /// This task already holds the key and would wait for itself.
     WouldDeadlock,
-    /// The store holds something under this name that is not a lock.
+    /// The store has a value under this name that is not a lock.
     WrongType,
 }
 
@@ -111,7 +111,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Somebody else has the lock. `false` whenever that is not known for certain.
+    /// Another owner has the lock. `false` if that is not certain.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Busy { .. })
@@ -136,7 +136,7 @@ impl Error {
         self.0.kind == ErrorKind::Unknown
     }
 
-    /// The lease is over (kind `Lost`).
+    /// The lease has ended (kind `Lost`).
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Lost { .. })
@@ -148,7 +148,7 @@ impl Error {
         self.is_busy() || self.is_store_failure() || self.is_lost()
     }
 
-    /// The pause that a busy lock suggests; `None` for other kinds.
+    /// How long to wait before the next attempt, if the lock is busy; `None` for other kinds.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.0.kind {
@@ -157,14 +157,14 @@ impl Error {
         }
     }
 
-    /// For stores: somebody else has the lock, for up to `left`.
+    /// For stores: another owner has the lock, for up to `left`.
     #[must_use]
     pub fn busy(left: Duration) -> Self {
         let retry_after = left.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER);
         Self::of(ErrorKind::Busy { retry_after })
     }
 
-    /// For stores: the store could not be asked, or refused to act; nothing was done.
+    /// For stores: the store could not be reached, or refused to act; nothing was done.
     pub fn unavailable(
         what: impl Into<Cow<'static, str>>,
         source: impl StdError + Send + Sync + 'static,
@@ -172,8 +172,8 @@ impl Error {
         Self::with(ErrorKind::Unavailable, what, Some(Arc::new(source)))
     }
 
-    /// What this means after an attempt that failed as `earlier`: that the last one did nothing
-    /// does not tell what that one did.
+    /// The error of an operation whose attempt `earlier` failed before this one. If `earlier` is
+    /// unknown, so is the outcome, even if this attempt did nothing.
     pub(crate) fn after(self, earlier: &Self) -> Self {
         if earlier.is_unknown() {
             self.in_doubt("an earlier attempt may have been executed")
@@ -182,7 +182,7 @@ impl Error {
         }
     }
 
-    /// What this means though something may have been done, for the reason `why`.
+    /// Turns "unavailable" into "unknown": something may have been done, for the reason `why`.
     pub(crate) fn in_doubt(self, why: &'static str) -> Self {
         if self.0.kind != ErrorKind::Unavailable {
             return self;
@@ -190,7 +190,7 @@ impl Error {
         Self::with(ErrorKind::Unknown, format!("{self}; {why}"), self.0.source.clone())
     }
 
-    /// What this means to one for whom nothing was asked yet.
+    /// Maps the error for a command that was never sent: its outcome is not in doubt.
     #[cfg(feature = "redis")]
     pub(crate) fn before_the_call(self) -> Self {
         if self.0.kind != ErrorKind::Unknown {
@@ -199,7 +199,7 @@ impl Error {
         Self::with(ErrorKind::Unavailable, self.to_string(), self.0.source.clone())
     }
 
-    /// For stores: the store did not answer; it may or may not have acted.
+    /// For stores: the store did not reply; it may or may not have acted.
     pub fn unknown(
         what: impl Into<Cow<'static, str>>,
         source: impl StdError + Send + Sync + 'static,
@@ -207,7 +207,7 @@ impl Error {
         Self::with(ErrorKind::Unknown, what, Some(Arc::new(source)))
     }
 
-    /// For stores: the name is taken by something that is not a lock.
+    /// For stores: the value under the name is not a lock.
     pub fn wrong_type(source: impl StdError + Send + Sync + 'static) -> Self {
         let source: Arc<dyn StdError + Send + Sync> = Arc::new(source);
         Self(Arc::new(Inner { kind: ErrorKind::WrongType, detail: None, source: Some(source) }))
@@ -244,7 +244,7 @@ impl Error {
     }
 }
 
-/// Below this a retry only adds load.
+/// A retry sooner than this only adds load.
 const MIN_RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Most holders are done long before their lease ends.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -276,20 +276,20 @@ impl fmt::Display for Error {
                 };
             }
             ErrorKind::Lost { reason } => {
-                return write!(f, "the lock was lost while its body ran: {reason}");
+                return write!(f, "the lock was lost: {reason}");
             }
             ErrorKind::NoClient => {
-                "no lock client: call `LockClient::install` at start-up, or name one with `client = ..`"
+                "no lock client: call `LockClient::install` at start-up, or pass one with `client = ..`"
             }
             ErrorKind::NoRuntime => "locks must be used inside a tokio runtime",
             ErrorKind::Unavailable => "the lock store is unavailable",
-            ErrorKind::Unknown => "the lock store did not answer in time",
+            ErrorKind::Unknown => "the lock store did not reply in time",
             ErrorKind::Unsupported => "the lock store does not support this",
             ErrorKind::WouldDeadlock => {
-                "this task holds the lock already and would wait for itself: use the lease that it has"
+                "this task already holds the lock and would wait for itself: use the lease it holds"
             }
             ErrorKind::WrongType => {
-                "the store holds something under this name that is not a lock: choose another key or namespace"
+                "the store has a value under this name that is not a lock: choose another key or namespace"
             }
         })
     }
@@ -329,7 +329,7 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// A setting that cannot work, found when a client or store is built, or when an option is first
+/// A setting that is invalid. Found when a client or store is built, or when an option is first
 /// used.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
@@ -338,7 +338,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// A setting named `field` that has this `problem`; the text says what to do about it.
+    /// The setting `field` has this `problem`; the text says what to do about it.
     pub fn new(field: &'static str, problem: impl Into<Cow<'static, str>>) -> Self {
         Self { field, problem: problem.into() }
     }

@@ -1,7 +1,7 @@
 //! How a lock is taken and kept.
 //!
-//! [`LockOptions`] are *overrides*: what is not set is inherited, from the call to the mutex, to
-//! the macro's or the layer's arguments, to the client's defaults, to the library's.
+//! [`LockOptions`] are *overrides*: an option that is not set is inherited. The mutex and the
+//! arguments of the macro or the layer come first, then the client's defaults, then the library's.
 
 use std::time::Duration;
 
@@ -101,9 +101,9 @@ impl LockOptions {
         self
     }
 
-    /// Ends the lease after this long, however often it could be renewed: also that of a guard that
-    /// was forgotten or is kept somewhere, which without this bound is renewed for as long as its
-    /// process lives.
+    /// Ends the lease after this long, however often it could be renewed. This also bounds a guard
+    /// that was forgotten or is kept somewhere, which is otherwise renewed as long as its process
+    /// lives.
     #[must_use]
     pub const fn with_max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(Some(max_hold));
@@ -264,16 +264,16 @@ impl ResolvedOptions {
     }
 }
 
-/// A crashed holder blocks its key for this long; a pause of the process longer than it loses the
+/// A crashed holder blocks its key for this long; a process that is paused for longer loses the
 /// lease.
 const DEFAULT_TTL: Duration = Duration::from_secs(10);
-/// Half the default ttl: a waiter gives up before a crashed holder's lease ends, and says so.
+/// Half the default ttl: a waiter gives up before a crashed holder's lease ends.
 const DEFAULT_WAIT: Duration = Duration::from_secs(5);
-/// Below this the margins and a round trip leave nothing to work in.
+/// In less time than this, the margin and a round trip leave nothing for the body.
 const MIN_TTL: Duration = Duration::from_millis(100);
-/// The finest that stores and timers keep.
+/// The resolution of stores and timers.
 const MIN_SPAN: Duration = Duration::from_millis(1);
-/// Longer spans are mistakes, and overflow somewhere.
+/// A longer span is a mistake.
 const MAX_SPAN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Checks a time to live.

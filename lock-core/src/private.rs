@@ -1,5 +1,5 @@
-//! What generated code calls, and the ready key extractors of `lock-tower`. Not part of the public
-//! API: anything here may change in any release.
+//! What generated code and `lock-tower` call. Not part of the public API: anything here may change
+//! in any release.
 
 pub use ::core;
 pub use ::std;
@@ -22,7 +22,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// A key of this template, as its author wrote it.
+    /// A key of this template, as it was written in the source.
     #[must_use]
     pub fn new(template: &'static str) -> Self {
         let name = Ok(String::with_capacity(template.len() + ROOM_FOR_VALUES));
@@ -36,7 +36,7 @@ impl Template {
         }
     }
 
-    /// Adds a value. The first one that is refused decides the result.
+    /// Adds a value. The first value that is refused decides the result.
     pub fn hole<T: KeyPart + ?Sized>(&mut self, value: &T) {
         if let Ok(name) = &mut self.name
             && let Err(error) =
@@ -125,14 +125,14 @@ pub async fn acquire(
     Entered::enter(AcquireRequest::new(Arc::clone(&client.0), key, options)).await
 }
 
-/// A return type through which a lock error can be reported.
+/// A return type that can report a lock error.
 #[diagnostic::on_unimplemented(
     message = "`#[distributed_lock]` cannot report a lock error through `{Self}`",
     label = "must be `Result<_, E>` with `E: From<lock_core::Error>`",
     note = "or give `on_error = path`, a function that turns the error into `{Self}`"
 )]
 pub trait LockReturn: Sized {
-    /// The value that stands for the error.
+    /// The value that reports the error.
     fn refuse(error: Error) -> Self;
 }
 
@@ -162,7 +162,7 @@ impl<E: From<Error>> FromLockError for E {
 }
 
 /// Calls the function of `on_busy` or `on_error`, so that a closure's argument type is inferred and
-/// its result is checked where it stands.
+/// its result is checked at the call.
 pub fn hand_over<R, F: FnOnce(Error) -> R>(function: F, error: Error) -> R {
     function(error)
 }

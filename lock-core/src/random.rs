@@ -1,10 +1,10 @@
-//! The one place that draws randomness.
+//! The one place that draws random bytes.
 //!
-//! It is the operating system's: a user-space generator may be cloned with its state (fork,
+//! They come from the operating system: a user-space generator may be cloned with its state (fork,
 //! snapshot of a virtual machine).
 //!
-//! With the feature `test-util`, a thread may draw from a seed instead, so that what happens in a
-//! simulation can be repeated.
+//! With the feature `test-util`, a thread may draw from a seed instead, so that a simulation can be
+//! repeated.
 
 /// Fills `bytes`.
 pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
@@ -15,8 +15,8 @@ pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
     getrandom::fill(bytes)
 }
 
-/// A byte to spread things by. Without randomness they happen at the same time, which is only less
-/// polite.
+/// A byte for jitter. If the operating system gives no random bytes the jitter is 0: clients then
+/// retry at the same time, which is correct but puts more load on the store.
 pub(crate) fn byte() -> u8 {
     let mut byte = [0];
     let _ = fill(&mut byte);

@@ -1,5 +1,5 @@
-//! Mutexes and flags of what tasks share without a store in between. In tests with `--cfg
-//! lock_shuttle` they belong to a scheduler that tries many interleavings.
+//! Mutexes and atomics for state that tasks share in memory. Under `--cfg lock_shuttle` they are
+//! those of a scheduler that tries many interleavings.
 
 #[cfg(not(all(test, lock_shuttle)))]
 pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicBool};

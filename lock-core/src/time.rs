@@ -1,14 +1,14 @@
-//! The clock by which leases are judged, and the one place that reads it.
+//! The clock that leases are measured with, and the one place that reads it.
 //!
 //! A lease is a promise about elapsed time, so the clock must count the time that the machine
-//! spends suspended (the server's TTL runs on meanwhile) and must not follow the wall clock. Rust's
-//! own `Instant` stops in suspend on Linux, hence [`Instant`] here: `CLOCK_BOOTTIME` on Linux and
-//! Android, `CLOCK_MONOTONIC_RAW` on Apple's systems, the performance counter on Windows. Other
-//! systems get Rust's own: there a lease is believed in for too long if the machine was suspended
-//! meanwhile.
+//! spends suspended (the server's TTL keeps running) and must not follow the wall clock. Rust's own
+//! `Instant` stops in suspend on Linux, so this module has its own [`Instant`]: `CLOCK_BOOTTIME` on
+//! Linux and Android, `CLOCK_MONOTONIC_RAW` on Apple's systems, the performance counter on Windows.
+//! Other systems use Rust's own: there a lease counts as valid for too long if the machine was
+//! suspended in the meantime.
 //!
-//! With the feature `test-util`, code that runs under a *paused* tokio clock reads that one, so
-//! that tests can let leases expire without waiting. An unpaused clock is never replaced.
+//! With the feature `test-util`, code that runs under a *paused* tokio clock reads that clock, so
+//! that tests can let leases expire without waiting. A running clock is never replaced.
 
 use std::fmt;
 use std::future::Future;
@@ -22,8 +22,8 @@ use tokio::time::Sleep;
 
 /// A point on the boot-time clock of this machine.
 ///
-/// Comparable only with points read in the same boot of the same machine. Kept in nanoseconds, of
-/// which there are enough for 584 years.
+/// Comparable only with points of the same boot of the same machine. Kept in nanoseconds, enough
+/// for 584 years.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Instant(u64);
 
@@ -38,19 +38,19 @@ impl Instant {
         Self::from_origin(boot::elapsed())
     }
 
-    /// The point that lies `elapsed` after the clock's origin, for pure tests of time arithmetic.
+    /// The point `elapsed` after the clock's origin, for tests of time arithmetic.
     #[must_use]
     pub const fn from_origin(elapsed: Duration) -> Self {
         Self(nanos(elapsed))
     }
 
-    /// This point moved `by` later, or the last one there is.
+    /// This point moved `by` later, or the last point that can be represented.
     #[must_use]
     pub const fn saturating_add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }
 
-    /// How long after `earlier` this point lies; zero if it does not.
+    /// How long after `earlier` this point is; zero if it is not after it.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -82,7 +82,8 @@ pub(crate) async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Resul
     tokio::time::timeout(deadline.remaining(), future).await.map_err(|_| Late)
 }
 
-/// Sleeps until the boot-time clock shows `deadline`, whatever tokio's timer thinks of a suspend.
+/// Sleeps until the boot-time clock shows `deadline`, even if tokio's timer does not count a
+/// suspend.
 pub(crate) async fn sleep_until(deadline: Instant) {
     loop {
         let left = deadline.remaining();
@@ -102,8 +103,8 @@ pub(crate) async fn sleep_until_some(deadline: Option<Instant>) {
 }
 
 pin_project! {
-    /// A timer that is set when it is first needed, and not at all outside a runtime: there whoever
-    /// waits depends on being woken.
+    /// A timer that is set when it is first needed. Outside a runtime it is never set: there a task
+    /// depends on another wake-up.
     #[derive(Debug, Default)]
     pub(crate) struct Deadline {
         #[pin]
@@ -112,8 +113,8 @@ pin_project! {
 }
 
 impl Deadline {
-    /// Ready when the time is over: when `left` says `None`. That is asked when the timer is set
-    /// and when it fires, so that whoever polls often reads no clock.
+    /// Ready when `left` returns `None`. It is called when the timer is set and when it fires, so
+    /// that frequent polls do not read the clock.
     pub(crate) fn poll<F>(mut self: Pin<&mut Self>, mut left: F, cx: &mut Context<'_>) -> Poll<()>
     where
         F: FnMut() -> Option<Duration>,
@@ -134,7 +135,7 @@ impl Deadline {
         }
     }
 
-    /// Ready when `until` has passed; never without one.
+    /// Ready when `until` has passed; never ready if it is `None`.
     pub(crate) fn poll_at(
         self: Pin<&mut Self>,
         until: Option<Instant>,
@@ -165,7 +166,7 @@ mod boot {
     use nix::time::ClockId;
 
     pub(super) fn elapsed() -> Duration {
-        // Apple's CLOCK_MONOTONIC follows wall-clock adjustments; the raw one does not, and both
+        // Apple's CLOCK_MONOTONIC follows wall-clock adjustments; the raw clock does not. Both
         // count sleep.
         ClockId::from_raw(nix::libc::CLOCK_MONOTONIC_RAW)
             .now()
@@ -179,8 +180,8 @@ mod boot {
     use std::sync::LazyLock;
     use std::time::{Duration, Instant};
 
-    // Windows' performance counter counts sleep, so the standard clock will do. On other systems it
-    // may not.
+    // Windows' performance counter counts sleep, so the standard clock is right. On other systems
+    // it may not count it.
     #[allow(clippy::disallowed_methods)]
     static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -200,9 +201,9 @@ mod paused {
 
     /// The time of a paused tokio clock, placed on the boot-time axis; `None` if the clock runs.
     ///
-    /// tokio does not say whether its clock is paused, but two readings of a paused one are equal.
-    /// Two equal readings of a running clock do no harm: it stands at the same place of the axis,
-    /// unless the machine was suspended since the first one.
+    /// tokio has no call for whether its clock is paused, but two readings of a paused clock are
+    /// equal. Two equal readings of a running clock do no harm: it has the same place on the axis,
+    /// unless the machine was suspended since the anchor was read.
     pub(super) fn now() -> Option<Duration> {
         tokio::runtime::Handle::try_current().ok()?;
         let (first, second) = (tokio::time::Instant::now(), tokio::time::Instant::now());

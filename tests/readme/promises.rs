@@ -92,7 +92,7 @@ fn every_promise_has_experiments_that_were_run() {
     let (readme, docs) = (read("README.md"), read("lock-core/src/lib.rs"));
     let promises = bold(section(&readme, "## What it promises", "\n## "), "| **");
     assert!(promises.len() >= 7, "{promises:?}");
-    let in_docs = bold(section(&docs, "//! # What holds", "\n//! # "), "//! - **");
+    let in_docs = bold(section(&docs, "//! # Guarantees", "\n//! # "), "//! - **");
     assert_eq!(in_docs, promises, "the crate's docs promise what README.md does");
 
     let (table, report) = (table(), report());

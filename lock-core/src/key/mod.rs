@@ -19,11 +19,11 @@ pub(crate) const MAX_NAME_LEN: usize = 512;
 /// The name of a lock.
 ///
 /// - It is not empty and has at most 512 bytes (together with the client's namespace).
-/// - It does not begin with `{`: such names are taken by the store's own records.
+/// - It does not begin with `{`: the store uses such names for its own records.
 /// - Otherwise every text is allowed, and compared byte by byte.
 ///
-/// Make keys that contain values with [`key!`](crate::key) rather than `format!`: it escapes what
-/// stands in the holes.
+/// Make keys that contain values with [`key!`](crate::key) rather than `format!`: it escapes the
+/// values.
 ///
 /// ```
 /// use lock_core::{ErrorKind, Key};
@@ -35,7 +35,7 @@ pub(crate) const MAX_NAME_LEN: usize = 512;
 #[derive(Clone)]
 pub struct Key {
     name: Arc<str>,
-    /// What logs and metrics call it: the template, which has no values in it.
+    /// The name in logs and metrics: the template, which contains no values.
     label: Option<&'static str>,
 }
 
@@ -60,7 +60,7 @@ impl Key {
         }
         if name.starts_with('{') {
             return Err(Error::invalid_key(
-                "a lock key cannot begin with `{`: put a word in front, such as `order:`",
+                "a lock key cannot begin with `{`: put a word before it, such as `order:`",
             ));
         }
         if name.len() > MAX_NAME_LEN {
@@ -78,8 +78,8 @@ impl Key {
         &self.name
     }
 
-    /// The template that the key was made from, or `"-"`: fit for logs and metrics, since it holds
-    /// no values.
+    /// The template that the key was made from, or `"-"`. It contains no values, so it may appear
+    /// in logs and metrics.
     pub(crate) fn label(&self) -> &'static str {
         self.label.unwrap_or("-")
     }
@@ -99,7 +99,7 @@ impl Hash for Key {
     }
 }
 
-/// Shows the template, never the values: keys often name people.
+/// Shows the template, never the values: keys often contain personal data.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Key").field(&self.label()).finish()
@@ -108,8 +108,7 @@ impl fmt::Debug for Key {
 
 /// What can be used as a key: text, a [`Key`], or what [`key!`](crate::key) gives.
 ///
-/// A key that breaks a rule is reported at the first use of the lock, so that making one needs no
-/// `?`.
+/// An invalid key is reported at the first use of the lock, so that making a lock needs no `?`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be used as a lock key",
     label = "not a key",

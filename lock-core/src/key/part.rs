@@ -1,9 +1,10 @@
-//! What may stand in a hole of a key, and how it is written there.
+//! The values in a key template, and how they are encoded.
 //!
-//! A hole's text is percent-encoded outside `[A-Za-z0-9_.-]`, so it never holds a separator, a
-//! brace or a control byte, and different values give different text. An empty hole is refused: it
-//! would be one lock for everybody who has no value. Beyond 64 bytes the hole becomes `~` and the
-//! SHA-256 of the value in hexadecimal; no encoded text begins with `~`, so the two cannot meet.
+//! A value's text is percent-encoded outside `[A-Za-z0-9_.-]`, so it never contains a separator, a
+//! brace or a control byte, and different values give different text. An empty value is refused:
+//! all users without a value would share one lock. Text longer than 64 bytes is replaced by `~` and
+//! the SHA-256 of the value in hexadecimal; no encoded text begins with `~`, so the two forms do
+//! not collide.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -14,15 +15,15 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-/// The longest encoded text that stands in a key as it is.
+/// The longest encoded text that is not replaced by a digest.
 const MAX_PLAIN_LEN: usize = 64;
 
-/// A value that may stand in a hole of a key.
+/// A value that may be part of a key.
 ///
 /// Implemented for integers, `bool`, `char`, strings and references to them, and for `uuid::Uuid`
-/// with the feature `uuid`; `#[derive(KeyPart)]` gives it to structs with one field. Not for
-/// `Option`: decide what "none" locks. Not for everything that has `Display`: text for people is
-/// not always unique.
+/// with the feature `uuid`; `#[derive(KeyPart)]` implements it for structs with one field. It is
+/// not implemented for `Option`, because you have to decide what "none" locks, nor for everything
+/// that has `Display`, because text for people is not always unique.
 ///
 /// Two values that are not equal must write different text.
 ///
@@ -51,33 +52,33 @@ pub trait KeyPart {
     /// # Errors
     ///
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey), made by [`KeyWriter::refuse`], if the value
-    /// can name no lock.
+    /// cannot be part of a key.
     fn write(&self, out: &mut KeyWriter) -> Result<(), Error>;
 }
 
-/// Collects the text of one hole.
+/// Collects the text of one value.
 #[derive(Debug, Default)]
 pub struct KeyWriter {
     text: String,
 }
 
 impl KeyWriter {
-    /// Adds text to the hole.
+    /// Adds text to the value.
     pub fn push_str(&mut self, text: &str) {
         self.text.push_str(text);
     }
 
-    /// The error for a value that can name no lock.
+    /// The error for a value that cannot be part of a key.
     #[must_use]
     pub fn refuse(&self, why: &'static str) -> Error {
         Error::invalid_key(why)
     }
 
-    /// Escapes what was collected into `key` and starts over.
+    /// Appends the escaped text to `key` and starts over.
     pub(crate) fn finish_hole(&mut self, key: &mut String) -> Result<(), Error> {
         if self.text.is_empty() {
             return Err(Error::invalid_key(
-                "a part of the lock key is empty: all who have no value would share one lock",
+                "a part of the lock key is empty: all users without a value would share one lock",
             ));
         }
         let start = key.len();
@@ -181,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_is_refused() {
+    fn empty_value_is_refused() {
         assert_eq!(encode(&[""]).unwrap_err().kind(), crate::ErrorKind::InvalidKey);
     }
 
     proptest! {
         #[test]
-        fn different_values_never_give_one_key(
+        fn different_values_give_different_keys(
             a in prop::collection::vec("(?s).{1,80}|[:%~{}.]{1,8}", 2),
             b in prop::collection::vec("(?s).{1,80}|[:%~{}.]{1,8}", 2),
         ) {

@@ -1,10 +1,10 @@
-//! What a store offers, as data that tests and documentation read.
+//! What a store offers, as data.
 
-/// What a store offers beyond the rules that all of them keep.
+/// What a store offers beyond the rules that every store keeps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Waiters are served in the order in which they came, across processes.
+    /// Waiters are served in the order of arrival, across processes.
     pub fair: bool,
     /// Grants carry a number that grows.
     pub fencing: bool,
@@ -19,7 +19,7 @@ impl Capabilities {
         Self { fair: false, fencing: false, survives: Survives::Nothing }
     }
 
-    /// With waiters served in the order in which they came.
+    /// With waiters served in the order of arrival.
     #[must_use]
     pub const fn with_fair(mut self) -> Self {
         self.fair = true;

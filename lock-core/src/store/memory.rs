@@ -15,10 +15,10 @@ use crate::error::Error;
 use crate::store::Token;
 use crate::time::{Instant, sleep_until, sleep_until_some};
 
-/// A store within this process: the reference for all others, and the one for tests.
+/// A store in the memory of this process: the reference for other stores, and for tests.
 ///
-/// Locks really expire, waiters really wait, first come first served. A clone shares the locks, so
-/// that several clients on clones stand for several processes on one server.
+/// Locks expire, and waiters are served first come, first served. A clone shares the locks, so
+/// several clients on clones behave as several processes on one server.
 ///
 /// Under a paused tokio clock (with the feature `test-util`) its leases follow that clock.
 ///
@@ -42,8 +42,8 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct State {
     locks: HashMap<Name, Lock>,
-    /// With so many names, those whose time is over are looked for.
-    crowded: usize,
+    /// From this many names on, expired locks are removed.
+    sweep_at: usize,
     fence: u64,
 }
 
@@ -74,7 +74,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Forgets every lock, as a server does that is restarted without its data.
+    /// Forgets every lock, as a server that restarts without its data.
     #[cfg(feature = "test-util")]
     pub fn flush(&self) {
         let mut state = self.lock();
@@ -105,13 +105,13 @@ impl MemoryStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants the lock to `claim` if it is free and nobody else is first in line; else says for how
-    /// long it is taken. Who does not `stay` leaves the line in the same moment, or the lock might
-    /// be handed to one who is gone.
-    fn ask(&self, claim: &Claim, stay: bool) -> Result<Grant, Duration> {
+    /// Grants the lock to `claim` if it is free and no other waiter is first; else returns how long
+    /// the lock is taken. A claim that does not `stay` leaves the queue in the same step, so that
+    /// the lock is not handed to a waiter that is gone.
+    fn claim(&self, claim: &Claim, stay: bool) -> Result<Grant, Duration> {
         let now = Instant::now();
         let mut state = self.lock();
-        state.make_room(now);
+        state.sweep(now);
         let State { locks, fence, .. } = &mut *state;
         let lock = locks.entry(claim.name.clone()).or_default();
         lock.expire(now);
@@ -140,7 +140,7 @@ impl MemoryStore {
             .map_or(Duration::ZERO, |holder| holder.expires.saturating_since(now)))
     }
 
-    /// Takes a place in line; the first in line is woken when the lock becomes free.
+    /// Joins the queue; the first waiter is woken when the lock becomes free.
     fn queue(&self, claim: &Claim) -> Arc<Notify> {
         let mut state = self.lock();
         let lock = state.locks.entry(claim.name.clone()).or_default();
@@ -162,16 +162,16 @@ impl MemoryStore {
         waiting: &AcquireContext<'_>,
     ) -> Result<Grant, AcquireError> {
         let turn = self.queue(claim);
-        let _place = Place { store: self, claim };
+        let _leave = LeaveOnDrop { store: self, claim };
         loop {
             let over = waiting.is_over();
-            let left = match self.ask(claim, !over) {
+            let left = match self.claim(claim, !over) {
                 Ok(grant) => return Ok(grant),
                 Err(left) if over => return Err(AcquireError::definite(Error::busy(left))),
                 Err(left) => left,
             };
             waiting.report(WaitEvent::Busy(left));
-            let expiry = Instant::now().saturating_add(left.max(SHORTEST_NAP));
+            let expiry = Instant::now().saturating_add(left.max(MIN_PAUSE));
             tokio::select! {
                 () = turn.notified() => {}
                 () = sleep_until(expiry) => {}
@@ -181,19 +181,20 @@ impl MemoryStore {
     }
 }
 
-/// A waiter that is not first finds a free lock for the moment that the first one takes to wake up.
-const SHORTEST_NAP: Duration = Duration::from_millis(1);
+/// A waiter that is not the first may find the lock free until the first waiter is polled. It looks
+/// again after this pause.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// So many names are no crowd.
-const FEW: usize = 64;
+/// Expired locks are not removed while there are fewer names than this.
+const MIN_SWEEP: usize = 64;
 
-/// A place in line, left when the waiting future ends or is dropped.
-struct Place<'a> {
+/// Leaves the queue when the waiting future ends or is dropped.
+struct LeaveOnDrop<'a> {
     store: &'a MemoryStore,
     claim: &'a Claim,
 }
 
-impl Drop for Place<'_> {
+impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         let mut state = self.store.lock();
         if let Some(lock) = state.locks.get_mut(&self.claim.name) {
@@ -210,7 +211,7 @@ impl Drop for Place<'_> {
 }
 
 impl State {
-    /// Forgets what is over and was not released.
+    /// Forgets locks that expired without a release.
     fn forget_expired(&mut self, now: Instant) {
         self.locks.retain(|_, lock| {
             lock.expire(now);
@@ -218,11 +219,11 @@ impl State {
         });
     }
 
-    /// The same, now and then.
-    fn make_room(&mut self, now: Instant) {
-        if self.locks.len() >= self.crowded.max(FEW) {
+    /// Does so once the number of names has doubled, so that the cost per claim stays constant.
+    fn sweep(&mut self, now: Instant) {
+        if self.locks.len() >= self.sweep_at.max(MIN_SWEEP) {
             self.forget_expired(now);
-            self.crowded = self.locks.len() * 2;
+            self.sweep_at = self.locks.len() * 2;
         }
     }
 }
@@ -258,7 +259,7 @@ impl Lock {
 impl Store for MemoryStore {
     fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
-            self.ask(claim, false).map_err(|left| AcquireError::definite(Error::busy(left)))
+            self.claim(claim, false).map_err(|left| AcquireError::definite(Error::busy(left)))
         })
     }
 
@@ -268,7 +269,7 @@ impl Store for MemoryStore {
         waiting: &'a AcquireContext<'a>,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
-            match self.ask(claim, true) {
+            match self.claim(claim, true) {
                 Ok(grant) => Ok(grant),
                 Err(_) => self.wait(claim, waiting).await,
             }
@@ -335,7 +336,7 @@ impl MemoryStore {
 }
 
 impl Lock {
-    /// Gives the lock straight to the first in line, so that nobody can come in between.
+    /// Gives the lock to the first waiter directly, so that no newcomer can take it in between.
     fn hand_on(&mut self, now: Instant, fence: &mut u64) {
         self.holder = None;
         if let Some(first) = self.queue.pop_front() {
@@ -367,27 +368,28 @@ mod tests {
         Claim::new(name, Token::fresh().unwrap(), ttl)
     }
 
+    /// The release hands the lock to a waiter whose future is about to return "busy".
     #[test]
-    fn who_leaves_is_not_handed_the_lock() {
+    fn waiter_that_gave_up_is_not_handed_the_lock() {
         let store = MemoryStore::new();
         let (holder, waiter) =
             (claim("k", Duration::from_secs(60)), claim("k", Duration::from_secs(60)));
-        store.ask(&holder, true).unwrap();
+        store.claim(&holder, true).unwrap();
         let _turn = store.queue(&waiter);
-        // Its wait is over, and its place not given back yet.
-        let left = store.ask(&waiter, false).unwrap_err();
+        // The wait has ended, and its future was not dropped yet.
+        let left = store.claim(&waiter, false).unwrap_err();
         assert!(left > Duration::ZERO);
         let release = Release::new(holder.name, holder.token, None);
         assert_eq!(store.release_one(&release), Released::InTime);
-        assert!(store.lock().locks.is_empty(), "it went to one who is gone");
+        assert!(store.lock().locks.is_empty(), "the lock went to a waiter that gave up");
     }
 
     #[test]
-    fn names_that_expired_unreleased_are_forgotten() {
+    fn expired_locks_are_forgotten_without_a_release() {
         let store = MemoryStore::new();
-        for number in 0..10 * FEW {
-            store.ask(&claim(&number.to_string(), Duration::ZERO), true).unwrap();
+        for number in 0..10 * MIN_SWEEP {
+            store.claim(&claim(&number.to_string(), Duration::ZERO), true).unwrap();
         }
-        assert!(store.lock().locks.len() <= FEW, "{}", store.lock().locks.len());
+        assert!(store.lock().locks.len() <= MIN_SWEEP, "{}", store.lock().locks.len());
     }
 }

@@ -1,24 +1,24 @@
-//! Where leases live: the contract between this crate and those who implement a store.
+//! Where leases are kept: the contract between this crate and the implementer of a store.
 //!
 //! Users build a [`LockClient`](crate::LockClient) on a store and never call one.
 //!
 //! The rules that every store keeps:
 //!
-//! - **Grants are exclusive.** Between a grant and the moment its ttl ends by the store's clock,
-//!   nobody else is granted the name, unless the token's holder released it.
+//! - **Grants are exclusive.** From a grant until its ttl ends by the store's clock, no other token
+//!   is granted the name, unless the holder released it.
 //! - **Compare the token.** Renewal and release act only if the stored token is the given one,
 //!   in one atomic step. A renewal never creates a lock.
 //! - **Only lengthen.** A renewal, or a claim that finds its own token, never shortens the expiry.
-//! - **Repeats are harmless.** A claim, renewal or release that is delivered twice does no more
-//!   than one. A claim that finds its own token is granted again.
-//! - **Say what you know.** "Busy" only for a definite no; [`Error::unknown`] when the store may
-//!   have acted; [`Error::unavailable`] when it certainly did not. A name that holds something else
-//!   than a lock is [`Error::wrong_type`] for a claim, and another owner for renewals and releases.
+//! - **Repeats are harmless.** A claim, renewal or release that is delivered twice has the effect
+//!   of one. A claim that finds its own token is granted again.
+//! - **Report what is known.** "Busy" only if another owner certainly has the lock;
+//!   [`Error::unknown`] when the store may have acted; [`Error::unavailable`] when it certainly did
+//!   not. A name whose value is not a lock is [`Error::wrong_type`] for a claim, and another owner
+//!   for renewals and releases.
 //! - **Every future may be dropped.** The client then sends a release of the token;
-//!   [`ReleaseReply::retry_at`] asks for another one while a claim may still be under way.
+//!   [`ReleaseReply::retry_at`] requests another release while a claim may still be under way.
 //!
-//! With the feature `test-util`, `conformance_tests!` runs a suite for these rules on a store of
-//! yours.
+//! With the feature `test-util`, `conformance_tests!` tests these rules on your own store.
 
 mod capability;
 mod memory;
@@ -47,50 +47,50 @@ pub use crate::lease::Released;
 /// What the methods of [`Store`] return: one box per network call is the price of `Arc<dyn Store>`.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A place where leases live. See the [module](self) for the rules.
+/// A service that keeps leases. See the [module](self) for the rules.
 ///
 /// `Display` names the store in messages and must not show a password.
 pub trait Store: Debug + Display + Send + Sync + 'static {
-    /// Asks once for the lock, without queueing: one round trip.
+    /// Claims the lock once, without queueing: one round trip.
     fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
-    /// Asks for the lock and waits for it, in the store's own way, until `waiting.until()`.
+    /// Claims the lock and waits for it, in the store's own way, until `waiting.until()`.
     ///
-    /// A free lock is granted in one round trip. Reports what it meets on the way to `waiting`,
-    /// because other tasks of this process wait behind the claim and must be told the truth when
-    /// they give up. Failures that may pass are retried, with the same token, while there is time.
+    /// A free lock is granted in one round trip. The store reports what it meets to `waiting`:
+    /// other tasks of this process wait behind the claim, and return that when they give up.
+    /// Temporary failures are retried with the same token while there is time.
     ///
-    /// If it is dropped, or refused without being [definite](AcquireError::definite), it may be
-    /// called again with the same token, by another task that wants the lock: a place in a queue is
-    /// the token's.
+    /// If the future is dropped, or fails without being [definite](AcquireError::definite), another
+    /// task that wants the lock may call this again with the same token: a place in a queue belongs
+    /// to the token.
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
         waiting: &'a AcquireContext<'a>,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
-    /// Renews leases, each on its own: one that fails does not fail another. The answers stand in
-    /// the order of the renewals.
+    /// Renews leases independently: if one renewal fails, the others do not. The replies are in the
+    /// order of the renewals.
     ///
-    /// Each is given up by its own [`until`](Renewal::until) at the latest. The client does not
-    /// wait for its answer beyond that, though others of the call may have more time, and drops the
-    /// future when it waits for none of them. Renewals that have little time come in calls of their
-    /// own.
+    /// Each renewal is given up at its own [`until`](Renewal::until) at the latest. The client does
+    /// not wait for its reply after that, even if other renewals of the call have more time, and
+    /// drops the future when it waits for none of them. Renewals that have little time come in
+    /// calls of their own.
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>>;
 
     /// Releases a token, whether or not it holds the lock, and ends its place in a queue. One
     /// attempt; the client repeats it.
     ///
     /// The client polls the future once, and may then claim the same name with another token
-    /// without waiting for the answer. A store that sends commands in the order of first polls has
-    /// the release in front; in any other order the rules hold all the same, only slower.
+    /// without waiting for the reply. A store that sends commands in the order of first polls sends
+    /// the release before that claim; in any other order the rules still hold, but the claim takes
+    /// longer.
     fn release<'a>(&'a self, release: &'a Release) -> BoxFuture<'a, Result<ReleaseReply, Error>>;
 
     /// What this store offers.
     fn capabilities(&self) -> Capabilities;
 }
 
-/// A store that is shared is a store.
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
     fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         (**self).try_acquire(claim)

@@ -21,7 +21,7 @@ pub struct Name {
     hash: u64,
 }
 
-/// Keys may come from users, so each process hashes them with a seed of its own.
+/// Keys may come from users, so each process hashes them with its own seed.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Name {
@@ -64,7 +64,7 @@ impl Name {
         &self.full
     }
 
-    /// The part before the first colon: under it a store may keep records of its own.
+    /// The part before the first colon. A store may keep its own records under it.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.full[..self.namespace_len]
@@ -91,14 +91,14 @@ impl Hash for Name {
     }
 }
 
-/// Shows the namespace only: keys often name people.
+/// Shows the namespace only: keys often contain personal data.
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Name({}:..)", self.namespace())
     }
 }
 
-/// A wish for a lease.
+/// A request for a lease.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Claim {
@@ -108,12 +108,12 @@ pub struct Claim {
     pub token: Token,
     /// How long the store keeps the lock without a renewal.
     pub ttl: Duration,
-    /// Whether the grant is numbered. Without it a store may use a cheaper way to grant.
+    /// Whether the grant needs a number. If not, a store may use a cheaper way to grant.
     pub fencing: bool,
 }
 
 impl Claim {
-    /// A claim to hold `name` alone, with a fencing token.
+    /// A claim of `name` with a fencing token.
     #[must_use]
     pub fn new(name: Name, token: Token, ttl: Duration) -> Self {
         Self { name, token, ttl, fencing: true }
@@ -134,8 +134,7 @@ pub struct Grant {
     /// The number minted with the grant, larger than that of every grant that completed before it
     /// began.
     pub fence: u64,
-    /// The clock, read *before* the command that was answered was handed over. The lease counts
-    /// from here.
+    /// When the lease starts: the clock, read *before* the command was sent.
     pub since: Instant,
     /// How long the store keeps the lock, counted from a moment not earlier than `since`.
     pub ttl: Duration,
@@ -155,50 +154,50 @@ impl Grant {
 pub struct AcquireError {
     /// Why.
     pub error: Error,
-    /// Whether it is certain that no claim of this token has taken or will take effect. If not, the
+    /// Whether it is certain that no claim of this token has taken effect or will. If not, the
     /// client releases the token in the background.
     pub definite: bool,
 }
 
 impl AcquireError {
-    /// A refusal after which the token certainly holds nothing.
+    /// An error after which the token certainly holds nothing.
     #[must_use]
     pub fn definite(error: Error) -> Self {
         Self { error, definite: true }
     }
 
-    /// A refusal after which the token may hold the lock, now or soon.
+    /// An error after which the token may hold the lock, now or soon.
     #[must_use]
     pub fn in_doubt(error: Error) -> Self {
         Self { error, definite: false }
     }
 }
 
-/// An answer that is older than this is not what a wait may end on; a store that is silent for less
-/// is not what it gives up on.
+/// A waiter reports its last answer only if it is newer than this, and treats a store as
+/// unresponsive only after this long.
 pub(crate) const RECENTLY: Duration = Duration::from_millis(250);
 
-/// What a waiting claim meets on its way.
+/// What a waiting claim learns from the store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum WaitEvent {
     /// Another owner holds the lock for up to this long.
     Busy(Duration),
-    /// The store could not be asked, or did not answer; it is being asked again.
+    /// The store could not be reached, or did not reply; the claim is sent again.
     Failed(Error),
 }
 
 impl From<WaitEvent> for Error {
-    /// What a claim that gives up there is told.
-    fn from(progress: WaitEvent) -> Self {
-        match progress {
+    /// The error of a claim that gives up after this event.
+    fn from(event: WaitEvent) -> Self {
+        match event {
             WaitEvent::Busy(left) => Self::busy(left),
             WaitEvent::Failed(error) => error,
         }
     }
 }
 
-/// How long a claim may wait, and who listens meanwhile.
+/// How long a claim may wait, and where it reports what it learns.
 #[derive(Clone, Copy)]
 pub struct AcquireContext<'a> {
     until: Option<Instant>,
@@ -206,7 +205,7 @@ pub struct AcquireContext<'a> {
 }
 
 impl<'a> AcquireContext<'a> {
-    /// Waits until `until`, for ever if `None`, and reports to `listener`.
+    /// The claim waits until `until`, for ever if `None`, and reports to `listener`.
     #[must_use]
     pub fn new(until: Option<Instant>, listener: &'a (dyn Fn(WaitEvent) + Send + Sync)) -> Self {
         Self { until, listener }
@@ -224,9 +223,9 @@ impl<'a> AcquireContext<'a> {
         self.until.is_some_and(|until| until <= Instant::now())
     }
 
-    /// Tells those who wait behind the claim what it met.
-    pub fn report(&self, progress: WaitEvent) {
-        (self.listener)(progress);
+    /// Reports `event` to the tasks that wait behind the claim.
+    pub fn report(&self, event: WaitEvent) {
+        (self.listener)(event);
     }
 }
 
@@ -236,17 +235,17 @@ impl fmt::Debug for AcquireContext<'_> {
     }
 }
 
-/// A wish to keep a lease longer.
+/// A request to keep a lease longer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Renewal {
     /// Which lock.
     pub name: Name,
-    /// Whose.
+    /// Of which acquisition.
     pub token: Token,
-    /// How long the store shall keep it from now, at least.
+    /// How long the store keeps the lock from now, at least.
     pub ttl: Duration,
-    /// When the answer is of no use any more.
+    /// When the reply is of no more use.
     pub until: Instant,
 }
 
@@ -258,32 +257,31 @@ impl Renewal {
     }
 }
 
-/// The definite answers to a renewal.
+/// The definite replies to a renewal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Renewed {
-    /// Kept for at least the ttl, counted from a moment not earlier than this clock reading, which
-    /// was taken before the command was handed over.
+    /// The lock is kept for at least the ttl.
     Kept {
-        /// The reading.
+        /// When the ttl starts: the clock, read *before* the command was sent.
         since: Instant,
     },
-    /// Nobody holds the lock.
+    /// No token holds the lock.
     Nobody,
     /// Another token holds it.
     Other,
 }
 
-/// The end of a token: whatever it holds becomes free.
+/// The end of a token: it no longer holds the lock or a place in a queue.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Release {
     /// Which lock.
     pub name: Name,
-    /// Whose.
+    /// Of which acquisition.
     pub token: Token,
-    /// Under `min_hold`: keep the name taken until then, under a value that is no longer the token,
-    /// so that late renewals, claims and releases do not match it.
+    /// Under `min_hold`: keep the name taken until then, under a value other than the token, so that
+    /// late renewals, claims and releases do not match it.
     pub hold_until: Option<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! The token of one acquisition: the value that the store keeps, and the right to release it.
+//! The token of one acquisition: the value that the store keeps, and that permits a release.
 
 use std::fmt;
 
@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use crate::{Error, random};
 
-/// Names one acquisition. Whoever knows it may renew and release the lock, so it is never printed.
+/// Identifies one acquisition. A client that knows it can renew and release the lock, so it is
+/// never printed.
 ///
 /// A version-4 UUID made from 16 bytes of the operating system's randomness: a user-space generator
 /// may be cloned with its state (fork, snapshot of a virtual machine), and two acquisitions with

@@ -1,8 +1,8 @@
 //! The tests that every store passes.
 //!
 //! Write [`conformance_tests!`](crate::conformance_tests) in an integration test; it makes one test
-//! of each function here. Those that ask for an optional behaviour look at the store's capabilities
-//! first.
+//! of each function here. A test of an optional behaviour passes if the store's capabilities do not
+//! include it.
 
 // A test fails by panicking.
 #![allow(clippy::missing_panics_doc)]
@@ -19,8 +19,8 @@ use crate::{Key, LockClient};
 
 /// Makes one test of each function of [`testing::conformance`](crate::testing::conformance).
 ///
-/// The argument is an `async fn` that gives a store, and what must live as long as it does. Names
-/// are not reused, so the store may be shared. The attributes of the tests stand in front.
+/// The argument is an `async fn` that returns a store, and a value that is kept as long as the
+/// store. Names are not reused, so tests may share a store. The attributes of the tests come first.
 ///
 /// ```no_run
 /// mod memory {
@@ -34,20 +34,20 @@ use crate::{Key, LockClient};
 macro_rules! conformance_tests {
     ($(#[$attr:meta])+ $store:path) => {
         $crate::conformance_tests!(@each [$(#[$attr])+] $store:
-            a_dropped_wait_leaves_nothing
-            a_claim_of_the_holder_is_granted_again_and_lengthens
-            a_free_lock_is_granted_and_excludes
-            a_held_name_stays_taken_until_its_hold_ends
-            a_lease_that_ended_is_granted_to_another
-            a_release_frees_and_a_repeat_finds_nobody
-            a_renewal_never_creates_or_steals
-            a_renewal_never_shortens
-            a_wait_ends_in_busy_at_its_time
-            a_waiter_gets_the_released_lock
+            dropped_wait_leaves_nothing
+            repeated_claim_is_granted_and_never_shortens
+            held_lock_is_granted_to_no_other_token
+            name_stays_taken_until_its_hold_ends
+            expired_lock_is_granted_to_another
+            release_frees_the_lock_and_a_repeat_does_nothing
+            renewal_never_creates_or_steals
+            renewal_never_shortens
+            wait_ends_in_busy_at_its_time
+            waiter_gets_the_released_lock
             fencing_numbers_grow
             names_are_independent
             only_the_holder_releases
-            waiters_are_served_in_order
+            waiters_are_served_in_order_of_arrival
             one_holder_at_a_time_and_no_update_is_lost
         );
     };
@@ -67,9 +67,9 @@ macro_rules! conformance_tests {
 type AnyStore = Arc<dyn Store>;
 
 const TTL: Duration = Duration::from_secs(5);
-/// The shortest that is safe on a loaded machine.
+/// The shortest ttl that is safe on a loaded machine.
 const SHORT_TTL: Duration = Duration::from_millis(300);
-/// Longer than anything that is expected to happen.
+/// Longer than any expected event takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn name() -> Name {
@@ -98,7 +98,7 @@ fn renewal(claim: &Claim, ttl: Duration) -> Renewal {
 async fn granted(store: &AnyStore, claim: &Claim) -> u64 {
     let sent = Instant::now();
     let grant = store.try_acquire(claim).await.expect("the lock is free");
-    assert!(grant.since >= sent, "the lease counts from before it was asked for");
+    assert!(grant.since >= sent, "the lease counts from before the claim");
     assert!(grant.since <= Instant::now(), "the lease counts from the future");
     assert!(grant.ttl <= claim.ttl, "the grant is longer than the claim");
     grant.fence
@@ -107,13 +107,13 @@ async fn granted(store: &AnyStore, claim: &Claim) -> u64 {
 async fn busy(store: &AnyStore, claim: &Claim) {
     let refusal = store.try_acquire(claim).await.expect_err("the lock is taken");
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
-    assert!(refusal.definite, "a claim that was refused for certain holds nothing");
+    assert!(refusal.definite, "\"busy\" means that the token certainly holds nothing");
 }
 
 async fn released(store: &AnyStore, release: &Release, expected: Released) {
     let reply = store.release(release).await.expect("the store answers");
     assert_eq!(reply.released, expected);
-    assert!(reply.retry_at.is_none(), "all claims of the token were answered");
+    assert!(reply.retry_at.is_none(), "all claims of the token got a reply");
 }
 
 async fn renewed(store: &AnyStore, renewal: &Renewal) -> Renewed {
@@ -122,7 +122,7 @@ async fn renewed(store: &AnyStore, renewal: &Renewal) -> Renewed {
     answers.into_iter().next().expect("one answer").expect("the store answers")
 }
 
-/// Waits until `claim` is granted, and says when.
+/// Waits until `claim` is granted; returns the fencing number and the time.
 async fn granted_at_last(store: &AnyStore, claim: &Claim) -> (u64, Instant) {
     let give_up = Instant::now().saturating_add(PATIENCE);
     loop {
@@ -135,8 +135,8 @@ async fn granted_at_last(store: &AnyStore, claim: &Claim) -> (u64, Instant) {
     }
 }
 
-/// A free lock is granted; nobody else gets it meanwhile.
-pub async fn a_free_lock_is_granted_and_excludes(store: AnyStore) {
+/// Fails if a second claim is granted while the lock is held.
+pub async fn held_lock_is_granted_to_no_other_token(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     granted(&store, &one).await;
@@ -146,8 +146,8 @@ pub async fn a_free_lock_is_granted_and_excludes(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// A claim that is delivered twice does not wait for itself, and does not shorten the lease.
-pub async fn a_claim_of_the_holder_is_granted_again_and_lengthens(store: AnyStore) {
+/// Fails if a claim that is delivered twice waits for itself, or shortens the lease.
+pub async fn repeated_claim_is_granted_and_never_shortens(store: AnyStore) {
     let name = name();
     let long = claim(&name, TTL);
     let short = Claim::new(name.clone(), long.token, SHORT_TTL);
@@ -159,8 +159,8 @@ pub async fn a_claim_of_the_holder_is_granted_again_and_lengthens(store: AnyStor
     released(&store, &release(&long), Released::InTime).await;
 }
 
-/// A release frees the lock; when it is repeated it finds nobody, and harms nobody.
-pub async fn a_release_frees_and_a_repeat_finds_nobody(store: AnyStore) {
+/// Fails if a release does not free the lock, or a repeated one frees the lock of the next holder.
+pub async fn release_frees_the_lock_and_a_repeat_does_nothing(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     granted(&store, &one).await;
@@ -172,7 +172,7 @@ pub async fn a_release_frees_and_a_repeat_finds_nobody(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// A token that does not hold the lock cannot release it.
+/// Fails if a token that does not hold the lock releases it.
 pub async fn only_the_holder_releases(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
@@ -183,8 +183,8 @@ pub async fn only_the_holder_releases(store: AnyStore) {
     released(&store, &release(&one), Released::InTime).await;
 }
 
-/// A renewal of a token that does not hold the lock changes nothing.
-pub async fn a_renewal_never_creates_or_steals(store: AnyStore) {
+/// Fails if a renewal of a token that does not hold the lock creates it or takes it from its holder.
+pub async fn renewal_never_creates_or_steals(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Nobody);
@@ -196,14 +196,14 @@ pub async fn a_renewal_never_creates_or_steals(store: AnyStore) {
     released(&store, &release(&one), Released::InTime).await;
 }
 
-/// A shorter renewal after a longer one leaves the longer expiry in place.
-pub async fn a_renewal_never_shortens(store: AnyStore) {
+/// Fails if a shorter renewal after a longer one moves the expiry back.
+pub async fn renewal_never_shortens(store: AnyStore) {
     let name = name();
     let one = claim(&name, SHORT_TTL);
     granted(&store, &one).await;
     let sent = Instant::now();
     let Renewed::Kept { since } = renewed(&store, &renewal(&one, TTL)).await else {
-        panic!("the lock is ours")
+        panic!("the token holds the lock")
     };
     assert!(since >= sent && since <= Instant::now());
     assert!(matches!(renewed(&store, &renewal(&one, SHORT_TTL)).await, Renewed::Kept { .. }));
@@ -212,8 +212,8 @@ pub async fn a_renewal_never_shortens(store: AnyStore) {
     released(&store, &release(&one), Released::InTime).await;
 }
 
-/// A lease that nobody renews ends, not before its ttl and soon after.
-pub async fn a_lease_that_ended_is_granted_to_another(store: AnyStore) {
+/// Fails if a lease that is not renewed ends before its ttl, or long after it.
+pub async fn expired_lock_is_granted_to_another(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, SHORT_TTL), claim(&name, TTL));
     let sent = Instant::now();
@@ -228,7 +228,7 @@ pub async fn a_lease_that_ended_is_granted_to_another(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// Each grant has a larger number than all that were complete before it, on whatever name.
+/// Fails if a grant's number is not larger than that of a grant, of any name, that completed before it.
 pub async fn fencing_numbers_grow(store: AnyStore) {
     if !store.capabilities().fencing {
         return;
@@ -245,7 +245,7 @@ pub async fn fencing_numbers_grow(store: AnyStore) {
     }
 }
 
-/// Locks of different names know nothing of each other.
+/// Fails if the lock of one name affects that of another.
 pub async fn names_are_independent(store: AnyStore) {
     let (one, two) = (claim(&name(), TTL), claim(&name(), TTL));
     granted(&store, &one).await;
@@ -255,9 +255,8 @@ pub async fn names_are_independent(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// A release with a hold keeps the name taken until the hold ends. Meanwhile the token is worth
-/// nothing.
-pub async fn a_held_name_stays_taken_until_its_hold_ends(store: AnyStore) {
+/// Fails if a release with a hold frees the name before the hold ends, or the token still counts meanwhile.
+pub async fn name_stays_taken_until_its_hold_ends(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     granted(&store, &one).await;
@@ -275,8 +274,8 @@ pub async fn a_held_name_stays_taken_until_its_hold_ends(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// A claim that waits says "busy" when its time is over, and not before.
-pub async fn a_wait_ends_in_busy_at_its_time(store: AnyStore) {
+/// Fails if a claim that waits returns "busy" before its time is over, or later.
+pub async fn wait_ends_in_busy_at_its_time(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     granted(&store, &one).await;
@@ -288,7 +287,7 @@ pub async fn a_wait_ends_in_busy_at_its_time(store: AnyStore) {
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
     assert!(Instant::now() >= until);
     if !refusal.definite {
-        // It may still stand in a line, until the client gives the token up.
+        // It may have a place in a queue until the client releases the token.
         released(&store, &release(&two), Released::TakenByOther).await;
     }
     let reports = reports.into_inner().expect("no panic");
@@ -296,8 +295,8 @@ pub async fn a_wait_ends_in_busy_at_its_time(store: AnyStore) {
     released(&store, &release(&one), Released::InTime).await;
 }
 
-/// A claim that waits is granted when the holder releases.
-pub async fn a_waiter_gets_the_released_lock(store: AnyStore) {
+/// Fails if a claim that waits is not granted when the holder releases.
+pub async fn waiter_gets_the_released_lock(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     let first = granted(&store, &one).await;
@@ -318,8 +317,8 @@ pub async fn a_waiter_gets_the_released_lock(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// A wait that is dropped, at whatever moment, holds nothing once its token is released.
-pub async fn a_dropped_wait_leaves_nothing(store: AnyStore) {
+/// Fails if a wait that is dropped at some moment still holds the lock after its token was released.
+pub async fn dropped_wait_leaves_nothing(store: AnyStore) {
     let name = name();
     for moment in [0, 1, 5, 30, 100] {
         let (one, two) = (claim(&name, TTL), claim(&name, TTL));
@@ -333,7 +332,7 @@ pub async fn a_dropped_wait_leaves_nothing(store: AnyStore) {
             tokio::time::sleep(Duration::from_millis(moment.saturating_sub(1))).await;
             store.release(&release(&one)).await.expect("the store answers");
         };
-        // Granted or dropped: either may come first.
+        // The grant and the drop may come in either order.
         drop(tokio::join!(dropped, free));
         loop {
             let reply = store.release(&release(&two)).await.expect("the store answers");
@@ -346,8 +345,8 @@ pub async fn a_dropped_wait_leaves_nothing(store: AnyStore) {
     }
 }
 
-/// Where the store says that it is fair, waiters get the lock in the order in which they came.
-pub async fn waiters_are_served_in_order(store: AnyStore) {
+/// Fails if a store that says it is fair serves waiters in another order than that of arrival.
+pub async fn waiters_are_served_in_order_of_arrival(store: AnyStore) {
     let Capabilities { fair: true, .. } = store.capabilities() else { return };
     let name = name();
     let first = claim(&name, TTL);
@@ -372,8 +371,8 @@ pub async fn waiters_are_served_in_order(store: AnyStore) {
     assert_eq!(order.into_inner().expect("no panic"), (0..10).collect::<Vec<_>>());
 }
 
-/// Through two clients with many tasks each: never two at once, every update counts, and nothing is
-/// left.
+/// Fails if with many tasks on two clients, two hold the lock at once, an update is lost, or something is
+/// left behind.
 pub async fn one_holder_at_a_time_and_no_update_is_lost(store: AnyStore) {
     let key = name().as_str().replace(':', "-");
     let clients = [(); 2].map(|()| {

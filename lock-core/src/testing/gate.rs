@@ -1,4 +1,4 @@
-//! A store that does as it is told.
+//! A store whose calls a test can delay, refuse or lose.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,11 +22,11 @@ pub enum Gate {
     Refused,
     /// It goes through after this long.
     Slow(Duration),
-    /// It goes through at once, and is answered after this long.
+    /// It goes through at once, and its reply comes after this long.
     Late(Duration),
-    /// It goes through, but its answer is lost: the outcome is unknown.
+    /// It goes through, but its reply is lost: the outcome is unknown.
     Lost,
-    /// It is never answered, and never goes through.
+    /// It never goes through, and gets no reply.
     Never,
 }
 
@@ -42,7 +42,7 @@ pub struct Gates {
     pub release: Gate,
 }
 
-/// A store before which gates can be shut, to see what becomes of those who wait.
+/// A store whose calls pass through gates that a test can close.
 ///
 /// ```
 /// use lock_core::LockClient;
@@ -67,7 +67,7 @@ pub struct GatedStore<S> {
 }
 
 impl<S> GatedStore<S> {
-    /// Puts open gates before `inner`.
+    /// Wraps `inner` with open gates.
     pub fn new(inner: S) -> Self {
         Self {
             inner,
@@ -77,7 +77,7 @@ impl<S> GatedStore<S> {
         }
     }
 
-    /// Opens and shuts gates, for calls from now on.
+    /// Opens and closes gates for the calls from now on.
     pub fn set(&self, change: impl FnOnce(&mut Gates)) {
         change(&mut self.gates.lock().unwrap_or_else(PoisonError::into_inner));
     }

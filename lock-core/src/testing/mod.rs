@@ -1,5 +1,5 @@
-//! For tests: the conformance suite of stores, a store that fails on command, and a look into a
-//! client.
+//! For tests: the conformance suite of stores, a store that fails on command, and the statistics of
+//! a client.
 //!
 //! Behind the feature `test-util`, and not covered by semantic versioning.
 
@@ -14,7 +14,7 @@ use crate::held::Lease;
 #[cfg(feature = "redis")]
 pub use crate::store::redis::{Connector, Reading, Socket, read_reply};
 
-/// What a client has in hand.
+/// What a client holds and has under way.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct ClientStats {
@@ -27,7 +27,7 @@ pub struct ClientStats {
 }
 
 impl ClientStats {
-    /// Counts what `client` has in hand.
+    /// The present numbers of `client`.
     #[must_use]
     pub fn of(client: &LockClient) -> Self {
         let state = &client.0;
@@ -38,19 +38,19 @@ impl ClientStats {
         }
     }
 
-    /// Nothing at all.
+    /// Whether all numbers are zero.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.keys == 0 && self.held == 0 && self.pending == 0
     }
 }
 
-/// Waits until `client` has settled everything that it gave up.
+/// Waits until the store has confirmed all releases of `client`, or they were given up.
 pub async fn wait_idle(client: &LockClient) {
     client.0.releaser.idle().await;
 }
 
-/// How many tasks wait to be told of the end of `lease`.
+/// How many tasks wait for the end of `lease`.
 #[must_use]
 pub fn watchers(lease: &Lease) -> usize {
     lease.0.watchers()

@@ -1,4 +1,4 @@
-//! Randomness that can be repeated.
+//! Reproducible randomness.
 
 use std::marker::PhantomData;
 
@@ -16,7 +16,7 @@ pub struct Seeded {
 }
 
 impl Seeded {
-    /// Begins to draw from `seed`.
+    /// Starts to draw from `seed`.
     pub fn with(seed: u64) -> Self {
         Self { before: random::seeded::replace(Some(seed)), _here: PhantomData }
     }
