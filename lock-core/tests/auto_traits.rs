@@ -1,4 +1,4 @@
-//! What can be sent, shared and unpinned, and that every future can be spawned as it is.
+//! Auto traits of the public types, and futures that can be spawned without a wrapper.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -42,8 +42,9 @@ fn store_is_object_safe(store: MemoryStore) -> Arc<dyn Store> {
     Arc::new(store)
 }
 
+/// A future borrows the mutex or is not `Send`, so it cannot be spawned as it is.
 #[tokio::test]
-async fn every_future_is_spawned_selected_and_joined_as_it_is() {
+async fn futures_can_be_spawned_selected_and_joined() {
     let runtime = tokio::runtime::Handle::current();
     let client = LockClient::builder(store_is_object_safe(MemoryStore::new())).build().unwrap();
 

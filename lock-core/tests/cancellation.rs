@@ -1,4 +1,4 @@
-//! Whatever the store does and wherever a future is dropped, nothing is left behind.
+//! Whatever the store does and wherever a future is dropped, no lock is left behind.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -21,11 +21,11 @@ fn client(store: &GatedStore<MemoryStore>) -> LockClient {
     LockClient::builder(store.clone()).with_defaults(options).build().unwrap()
 }
 
-/// Opens the gates, lets the janitor finish, and looks for leftovers.
+/// Opens the gates, lets the releaser finish, and looks for leftovers.
 async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient, case: &str) {
     store.set(|gates| *gates = lock_core::testing::Gates::default());
     tokio::time::timeout(Duration::from_secs(120), wait_idle(client)).await.unwrap_or_else(|_| {
-        panic!("{case}: the janitor did not finish: {:?}", ClientStats::of(client))
+        panic!("{case}: the releaser did not finish: {:?}", ClientStats::of(client))
     });
     assert!(ClientStats::of(client).is_idle(), "{case}: {:?}", ClientStats::of(client));
     let next = client.mutex("k").without_wait().lock().await;
@@ -34,29 +34,30 @@ async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient, c
     assert!(store.get_ref().is_empty(), "{case}: a lock is left in the store");
 }
 
-/// Who has the lock that is asked for.
+/// What the acquisition waits behind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Behind {
-    Nobody,
+    None,
     Holder,
-    /// One that gives it back between the last poll and the drop, so that the grant crosses the
+    /// A holder that releases between the last poll and the drop, so that the grant crosses the
     /// cancellation.
-    Leaver,
+    Releaser,
 }
 
+/// A grant that crosses the drop leaves its lock in the store until the ttl is over.
 #[tokio::test(start_paused = true)]
-async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
+async fn acquisition_dropped_after_any_poll_leaves_nothing() {
     let (mut entered, mut dropped, mut crossed) = (0, 0, 0);
     for gate in GATES {
         for polls in 0..8 {
-            for behind in [Behind::Nobody, Behind::Holder, Behind::Leaver] {
+            for behind in [Behind::None, Behind::Holder, Behind::Releaser] {
                 let case = format!("{gate:?}, dropped after {polls} polls, behind {behind:?}");
                 let store = GatedStore::new(MemoryStore::new());
                 let client = client(&store);
                 let holder = LockClient::builder(store.get_ref().clone()).build().unwrap();
                 let mut held = match behind {
-                    Behind::Nobody => None,
-                    Behind::Holder | Behind::Leaver => {
+                    Behind::None => None,
+                    Behind::Holder | Behind::Releaser => {
                         Some(holder.mutex("k").lock().await.unwrap())
                     }
                 };
@@ -71,11 +72,11 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
                         }
                         tokio::time::advance(Duration::from_millis(10)).await;
                     }
-                    if behind == Behind::Leaver
+                    if behind == Behind::Releaser
                         && let Some(held) = held.take()
                     {
                         held.release().await.unwrap();
-                        // It is the turn of a claim that nobody polls any more.
+                        // It is the turn of a claim that is not polled any more.
                         let taken = !store.get_ref().is_empty();
                         crossed += u32::from(taken && !is_done);
                     }
@@ -85,17 +86,18 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
                 if let Some(held) = held {
                     held.release().await.unwrap();
                 }
-                // A claim that is never answered never goes through, so the drop is the last word.
+                // A claim behind `Gate::Never` never arrives, so nothing follows the drop.
                 nothing_is_left(&store, &client, &case).await;
             }
         }
     }
     assert!(entered > 20 && dropped > 40, "{entered} entered, {dropped} dropped");
-    assert!(crossed > 10, "{crossed} had their turn when they were dropped");
+    assert!(crossed > 10, "{crossed} had the lock when they were dropped");
 }
 
+/// A failing store is reported as "busy", or a lock stays in the store.
 #[tokio::test(start_paused = true)]
-async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
+async fn every_mix_of_failures_gives_a_true_error_and_a_free_key() {
     let (mut held, mut denied) = (0, 0);
     for acquire in GATES {
         for renew in GATES {
@@ -126,7 +128,7 @@ async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
                         }
                     }
                 };
-                // A call that is never answered is dropped by its caller sooner or later.
+                // A call behind `Gate::Never` ends when its caller drops it.
                 let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
                 nothing_is_left(&store, &client, &case).await;
             }
@@ -135,8 +137,9 @@ async fn every_mix_of_failures_ends_in_a_truthful_answer_and_a_free_key() {
     assert_eq!((held, denied), (2 * 25, 3 * 25), "the gates that deny were met");
 }
 
+/// A release whose future is dropped is never sent.
 #[tokio::test(start_paused = true)]
-async fn a_release_dropped_after_any_poll_goes_on_in_the_background() {
+async fn release_dropped_after_any_poll_continues_in_the_background() {
     let (mut done, mut dropped) = (0, 0);
     for gate in GATES {
         for polls in 0..4 {
@@ -164,8 +167,9 @@ async fn a_release_dropped_after_any_poll_goes_on_in_the_background() {
     assert!(done > 5 && dropped > 5, "{done} done, {dropped} dropped");
 }
 
+/// The lock is released while values of the body still exist.
 #[tokio::test(start_paused = true)]
-async fn a_body_dropped_while_it_runs_releases_after_it_is_gone() {
+async fn dropped_body_is_gone_before_the_release() {
     struct Tell(std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>, LockClient);
     impl Drop for Tell {
         fn drop(&mut self) {

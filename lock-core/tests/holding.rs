@@ -1,4 +1,4 @@
-//! What holds while a lock is held, and how it ends; on a paused clock.
+//! A held lock, and how it ends; on a paused clock.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -25,8 +25,9 @@ fn lost(error: &lock_core::Error) -> LostReason {
     }
 }
 
+/// A lease ends while its guard lives and the store works.
 #[tokio::test(start_paused = true)]
-async fn a_held_lock_is_renewed_as_long_as_it_takes() {
+async fn held_lock_is_renewed_until_its_release() {
     let (store, other) = (MemoryStore::new(), MemoryStore::clone);
     let (one, two) = (client(&store), client(&other(&store)));
     let guard = one.mutex("k").lock().await.unwrap();
@@ -39,8 +40,9 @@ async fn a_held_lock_is_renewed_as_long_as_it_takes() {
     two.mutex("k").try_lock().await.unwrap().unwrap().release().await.unwrap();
 }
 
+/// An expired lease counts as held, or its release frees the lock of the next holder.
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_ends_by_the_clock_and_its_release_says_so() {
+async fn lease_without_renewal_ends_at_its_ttl_and_its_release_reports_it() {
     let store = MemoryStore::new();
     let (one, two) = (client(&store), client(&store));
     let guard = one.mutex("k").without_renewal().lock().await.unwrap();
@@ -55,8 +57,9 @@ async fn a_fixed_lease_ends_by_the_clock_and_its_release_says_so() {
     assert!(two.mutex("k").try_lock().await.unwrap().is_none());
 }
 
+/// A body runs on while another owner has the lock.
 #[tokio::test(start_paused = true)]
-async fn a_body_is_dropped_when_its_lease_is_lost_to_another() {
+async fn body_is_dropped_when_its_lease_is_taken_by_another() {
     let store = MemoryStore::new();
     let (one, two) = (client(&store), client(&store));
     let polls = Arc::new(AtomicU32::new(0));
@@ -87,8 +90,9 @@ async fn a_body_is_dropped_when_its_lease_is_lost_to_another() {
     assert!(thief.is_valid());
 }
 
+/// One failed renewal loses the lease, or a lease outlives its deadline.
 #[tokio::test(start_paused = true)]
-async fn a_failed_renewal_is_no_loss_and_a_silent_store_is_one_at_the_deadline() {
+async fn failed_renewal_keeps_the_lease_and_a_silent_store_ends_it_at_the_deadline() {
     let store = GatedStore::new(MemoryStore::new());
     let options = LockOptions::new().with_ttl(TTL);
     let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
@@ -108,14 +112,15 @@ async fn a_failed_renewal_is_no_loss_and_a_silent_store_is_one_at_the_deadline()
     let lost = tokio::time::timeout(TTL * 2, guard.lost()).await;
     assert_eq!(lost, Ok(LostReason::Expired));
     assert!(start.elapsed() <= left + Duration::from_millis(10), "{:?}", start.elapsed());
-    // Sticky: an answer that comes later does not bring it back.
+    // A later reply does not bring the lease back.
     store.set(|gates| gates.renew = Gate::Open);
     tokio::time::sleep(TTL).await;
     assert_eq!(guard.lost().await, LostReason::Expired);
 }
 
+/// Renewals move the end past `max_hold`.
 #[tokio::test(start_paused = true)]
-async fn max_hold_ends_a_lease_that_could_be_renewed() {
+async fn max_hold_ends_a_body_whose_lease_could_be_renewed() {
     let store = MemoryStore::new();
     let client = client(&store);
     let mutex = client.mutex("k").with_max_hold(TTL * 2);
@@ -127,10 +132,10 @@ async fn max_hold_ends_a_lease_that_could_be_renewed() {
     drop(client.mutex("k").without_wait().lock().await.unwrap());
 }
 
-/// Nobody drops it any more, so its renewal ends with its process, or by `max_hold`.
+/// A guard that is forgotten is renewed for ever though it has a `max_hold`.
 #[tokio::test(start_paused = true)]
 #[allow(clippy::mem_forget)] // it is what is tried
-async fn a_forgotten_guard_is_renewed_until_its_max_hold() {
+async fn forgotten_guard_is_renewed_until_its_max_hold() {
     let store = GatedStore::new(MemoryStore::new());
     let options = LockOptions::new().with_ttl(TTL);
     let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
@@ -145,7 +150,7 @@ async fn a_forgotten_guard_is_renewed_until_its_max_hold() {
     assert_eq!(lease.lost().await, LostReason::MaxHold);
     assert_eq!(start.elapsed(), most);
 
-    // Others get it when the ttl of the last renewal is over, and so does its own process.
+    // Other processes and this one get the key when the ttl of the last renewal has passed.
     let next = other.mutex("bounded").with_wait(TTL * 2).lock().await.unwrap();
     assert!(start.elapsed() <= most + TTL, "{:?}", start.elapsed());
     assert!(next.fencing_token() > lease.fencing_token());
@@ -155,12 +160,12 @@ async fn a_forgotten_guard_is_renewed_until_its_max_hold() {
     assert_eq!(store.renewals(), renewals, "not renewed any more");
     assert!(store.get_ref().is_empty());
 
-    // Without it there is no end but that of the process, or of the client.
+    // Without `max_hold` the lease ends with the process or the client.
     std::mem::forget(client.mutex("unbounded").lock().await.unwrap());
     tokio::time::sleep(TTL * 100).await;
     assert!(other.mutex("unbounded").try_lock().await.unwrap().is_none());
     let drained = client.drain(TTL).await;
-    assert_eq!((drained.held, drained.pending), (2, 0), "nobody ended either of them");
+    assert_eq!((drained.held, drained.pending), (2, 0), "neither guard was dropped");
     tokio::time::sleep(TTL).await;
     assert!(store.get_ref().is_empty());
 }
@@ -179,7 +184,7 @@ async fn min_hold_keeps_the_key_after_an_early_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_outlasts_the_ttl_and_renewals_do_not_shorten_it() {
+async fn extension_outlasts_the_ttl_and_renewals_do_not_shorten_it() {
     let store = MemoryStore::new();
     let client = client(&store);
     let guard = client.mutex("k").lock().await.unwrap();
@@ -193,7 +198,7 @@ async fn an_extension_outlasts_the_ttl_and_renewals_do_not_shorten_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_guard_frees_the_key_for_this_process_at_once() {
+async fn dropped_guard_frees_the_key_for_this_process_at_once() {
     let client = client(&MemoryStore::new());
     for _ in 0..100 {
         drop(client.mutex("k").lock().await.unwrap());
@@ -203,8 +208,9 @@ async fn a_dropped_guard_frees_the_key_for_this_process_at_once() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
+/// Bodies side by side run at once, or a nested call waits for its own parent.
 #[tokio::test(start_paused = true)]
-async fn siblings_under_one_lease_take_turns_and_descendants_do_not_wait() {
+async fn siblings_under_one_lease_take_turns_and_nested_calls_do_not_wait() {
     let client = client(&MemoryStore::new());
     let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
     let nested = async || {
@@ -214,7 +220,7 @@ async fn siblings_under_one_lease_take_turns_and_descendants_do_not_wait() {
                 let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                 most.fetch_max(now, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                // Deeper still: this one is the holder's own child.
+                // Nested in the holder's own body.
                 let deeper = mutex.run(async |inner| inner.fencing_token()).await.unwrap();
                 assert_eq!(deeper, lease.fencing_token());
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -240,7 +246,7 @@ async fn siblings_under_one_lease_take_turns_and_descendants_do_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spawned_task_does_not_inherit_the_lock() {
+async fn spawned_task_does_not_inherit_the_lock() {
     let client = client(&MemoryStore::new());
     let runtime = tokio::runtime::Handle::current();
     client
@@ -257,12 +263,13 @@ async fn a_spawned_task_does_not_inherit_the_lock() {
 
 #[tokio::test]
 #[should_panic(expected = "needs a lock that its task does not hold")]
-async fn code_that_needs_a_lock_fails_loudly_without_it() {
+async fn assert_locked_panics_without_the_lock() {
     assert_locked("k");
 }
 
+/// The store does not reply, and waiters behind the claim return "busy".
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_behind_a_claim_without_an_answer_are_not_told_busy() {
+async fn waiters_behind_an_unanswered_claim_do_not_return_busy() {
     let store = GatedStore::new(MemoryStore::new());
     let client = LockClient::builder(store.clone()).build().unwrap();
     let runtime = tokio::runtime::Handle::current();
@@ -277,7 +284,7 @@ async fn those_who_wait_behind_a_claim_without_an_answer_are_not_told_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_refuses_newcomers_lets_holders_finish_and_ends_the_rest() {
+async fn drain_rejects_new_claims_lets_holders_finish_and_ends_the_rest() {
     let store = MemoryStore::new();
     let (one, two) = (client(&store), client(&store));
     let runtime = tokio::runtime::Handle::current();
@@ -302,14 +309,15 @@ async fn draining_refuses_newcomers_lets_holders_finish_and_ends_the_rest() {
     }
 }
 
+/// A call or a drop outside a runtime panics.
 #[test]
-fn a_future_outside_a_runtime_is_an_error_and_a_guard_may_be_dropped_anywhere() {
+fn lock_outside_a_runtime_is_an_error_and_a_guard_drops_anywhere() {
     let client = client(&MemoryStore::new());
     let outside = futures_util::FutureExt::now_or_never(client.mutex("k").lock());
     assert_eq!(outside.unwrap().unwrap_err().kind(), ErrorKind::NoRuntime);
     assert_eq!(client.mutex("k").blocking_lock().unwrap_err().kind(), ErrorKind::NoRuntime);
 
-    // Two runtimes one after the other, as two tests with one client have them.
+    // Two runtimes, one after the other, as in two tests that share a client.
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let guard = first.block_on(client.mutex("k").lock()).unwrap();
@@ -324,8 +332,9 @@ fn a_future_outside_a_runtime_is_an_error_and_a_guard_may_be_dropped_anywhere() 
     assert_eq!(guard.blocking_release().unwrap(), Released::InTime);
 }
 
+/// `blocking_lock` hangs because no thread drives the runtime of the client's tasks.
 #[test]
-fn a_blocking_call_waits_no_longer_than_asked_though_nobody_drives_the_runtime() {
+fn blocking_lock_ends_after_its_wait_on_an_idle_runtime() {
     let client = client(&MemoryStore::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let guard = runtime.block_on(client.mutex("k").lock()).unwrap();
@@ -341,7 +350,7 @@ fn a_blocking_call_waits_no_longer_than_asked_though_nobody_drives_the_runtime()
 }
 
 #[test]
-fn what_waits_for_a_lease_outside_a_runtime_does_not_panic() {
+fn futures_that_wait_for_a_lease_do_not_panic_outside_a_runtime() {
     use futures_util::FutureExt;
     let client = client(&MemoryStore::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -352,8 +361,9 @@ fn what_waits_for_a_lease_outside_a_runtime_does_not_panic() {
     assert_eq!(client.drain(TTL).now_or_never().unwrap().held, 1);
 }
 
+/// A lease is granted that no task renews.
 #[test]
-fn a_runtime_that_is_gone_is_an_error_and_no_lease_without_renewal() {
+fn client_with_a_runtime_that_ended_grants_no_lease() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let gone = runtime();
     let handle = gone.handle().clone();
@@ -364,8 +374,9 @@ fn a_runtime_that_is_gone_is_an_error_and_no_lease_without_renewal() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
+/// Nested calls of two bodies under one guard run at once.
 #[tokio::test(start_paused = true)]
-async fn bodies_bound_to_one_guard_share_its_turns() {
+async fn bodies_of_one_guard_take_turns() {
     let client = client(&MemoryStore::new());
     let guard = client.mutex("k").lock().await.unwrap();
     let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -387,8 +398,9 @@ async fn bodies_bound_to_one_guard_share_its_turns() {
     assert_eq!(most.load(Ordering::SeqCst), 1);
 }
 
+/// A watcher sleeps on after the end, or dropped watchers use up memory.
 #[tokio::test(start_paused = true)]
-async fn every_watcher_is_told_and_those_who_left_are_forgotten() {
+async fn every_watcher_is_woken_and_dropped_ones_are_forgotten() {
     let client = client(&MemoryStore::new());
     let guard = client.mutex("k").without_renewal().lock().await.unwrap();
     let runtime = tokio::runtime::Handle::current();
@@ -416,8 +428,9 @@ async fn every_watcher_is_told_and_those_who_left_are_forgotten() {
     }
 }
 
+/// The renewer retries without a pause.
 #[tokio::test(start_paused = true)]
-async fn a_short_max_hold_and_an_outage_keep_nobody_busy() {
+async fn short_max_hold_and_outage_do_not_busy_loop() {
     // On a paused clock a task that never sleeps never ends.
     let store = GatedStore::new(MemoryStore::new());
     let options = LockOptions::new().with_ttl(TTL);
@@ -434,8 +447,9 @@ async fn a_short_max_hold_and_an_outage_keep_nobody_busy() {
     assert!((5..100).contains(&tries), "{tries} renewals in one lease");
 }
 
+/// A renewal that hangs keeps the waiters of this process waiting past the deadline.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_never_answers_a_renewal_ends_the_lease_and_frees_the_line() {
+async fn unanswered_renewal_ends_the_lease_and_lets_the_next_waiter_claim() {
     let store = GatedStore::new(MemoryStore::new());
     let client = LockClient::builder(store.clone()).build().unwrap();
     let guard = client.mutex("k").with_ttl(TTL).lock().await.unwrap();
@@ -446,8 +460,9 @@ async fn a_store_that_never_answers_a_renewal_ends_the_lease_and_frees_the_line(
     assert!(!guard.is_valid() && next.is_valid());
 }
 
+/// The repeated release reports `InTime` because the refused one might have freed the lock.
 #[tokio::test(start_paused = true)]
-async fn a_release_that_was_not_sent_did_not_free_the_lock() {
+async fn refused_release_does_not_count_as_one_that_freed_the_lock() {
     let store = GatedStore::new(MemoryStore::new());
     let client = LockClient::builder(store.clone()).build().unwrap();
     let other = LockClient::builder(store.get_ref().clone()).build().unwrap();
@@ -463,7 +478,7 @@ async fn a_release_that_was_not_sent_did_not_free_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_nested_call_without_a_wait_does_not_wait_for_its_sibling() {
+async fn nested_call_without_wait_does_not_wait_for_its_sibling() {
     let client = client(&MemoryStore::new());
     let mutex = client.mutex("k");
     mutex

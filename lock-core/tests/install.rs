@@ -1,4 +1,4 @@
-//! The default client of a process. In a file of its own: what is installed stays.
+//! The default client of a process. In its own file, because an installed client stays.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -10,8 +10,9 @@ fn client(namespace: &str) -> LockClient {
     LockClient::builder(MemoryStore::new()).with_namespace(namespace).build().unwrap()
 }
 
+/// A second `install` replaces the client, or `scope` leaks into another task.
 #[tokio::test]
-async fn a_client_is_missing_or_installed_twice() {
+async fn second_install_is_rejected_and_scope_overrides() {
     assert_eq!(LockClient::installed().unwrap_err().kind(), ErrorKind::NoClient);
 
     client("first").install().unwrap();
@@ -20,7 +21,7 @@ async fn a_client_is_missing_or_installed_twice() {
     assert!(twice.to_string().contains("installed already"), "{twice}");
     assert_eq!(LockClient::installed().unwrap().namespace(), "first");
 
-    // For a while, and for one task, another one stands in front.
+    // `scope` replaces the client for one task.
     let scoped = client("scoped").scope(async { LockClient::installed().unwrap() }).await;
     assert_eq!(scoped.namespace(), "scoped");
     let elsewhere = tokio::runtime::Handle::current().spawn(async { LockClient::installed() });

@@ -2,7 +2,7 @@
 
 use lock_core::store::MemoryStore;
 
-#[allow(clippy::unused_async)] // what the suite asks for
+#[allow(clippy::unused_async)] // the suite's signature
 async fn store() -> (MemoryStore, ()) {
     (MemoryStore::new(), ())
 }

@@ -1,4 +1,4 @@
-//! What the store holds for nobody is taken back; on a paused clock.
+//! Locks in the store without an owner are released; on a paused clock.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
@@ -10,20 +10,20 @@ use lock_core::testing::{Gate, GatedStore, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions};
 
 const TTL: Duration = Duration::from_secs(100);
-/// Too late for a lease of that.
+/// A grant this late is too late for a lease of that ttl.
 const LATE: Duration = Duration::from_secs(95);
 
-/// A client behind gates, and one that has none.
+/// A client behind gates, and a client without gates.
 fn clients(store: &GatedStore<MemoryStore>) -> (LockClient, LockClient) {
     let options = LockOptions::new().with_ttl(TTL);
     let gated = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
     (gated, LockClient::builder(store.get_ref().clone()).build().unwrap())
 }
 
-/// What was asked for counts, though nobody confirmed it: the store is away for longer than the
-/// lock's own ttl.
+/// An extension got no reply, and the store is down for longer than the lock's own ttl. The releaser
+/// gives up after that ttl, though the store keeps the lock for the extended time.
 #[tokio::test(start_paused = true)]
-async fn an_extension_without_an_answer_is_taken_back_after_a_long_outage() {
+async fn unconfirmed_extension_is_released_after_a_long_outage() {
     let store = GatedStore::new(MemoryStore::new());
     let (one, two) = clients(&store);
     let guard = one.mutex("k").lock().await.unwrap();
@@ -33,15 +33,19 @@ async fn an_extension_without_an_answer_is_taken_back_after_a_long_outage() {
     store.set(|gates| (gates.renew, gates.release) = (Gate::Refused, Gate::Refused));
     drop(guard);
     tokio::time::sleep(6 * TTL).await;
-    assert!(two.mutex("k").try_lock().await.unwrap().is_none(), "the store did as it was asked");
+    assert!(
+        two.mutex("k").try_lock().await.unwrap().is_none(),
+        "the store kept the lock for the extension"
+    );
     store.set(|gates| gates.release = Gate::Open);
     wait_idle(&one).await;
     two.mutex("k").try_lock().await.unwrap().expect("released").release().await.unwrap();
 }
 
-/// Nor by one who stands in line: the store says that its own claim did nothing, which is true.
+/// A grant arrives too late, and the next task of the process inherits the error: the store says
+/// that the task's own claim did nothing, which is true.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_came_too_late_is_passed_on_and_forgotten() {
+async fn late_grant_is_released_when_the_next_claim_fails() {
     let store = GatedStore::new(MemoryStore::new());
     let (one, two) = clients(&store);
     let runtime = tokio::runtime::Handle::current();
@@ -56,9 +60,10 @@ async fn a_grant_that_came_too_late_is_passed_on_and_forgotten() {
     two.mutex("k").try_lock().await.unwrap().expect("released").release().await.unwrap();
 }
 
-/// That the store is gone by then does not tell that nothing was done.
+/// A grant arrives too late, and the store is down for the next claim. The error says that nothing
+/// was done.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_came_too_late_is_hidden_by_what_came_after_it() {
+async fn late_grant_makes_the_outcome_unknown() {
     let store = GatedStore::new(MemoryStore::new());
     let (one, two) = clients(&store);
     let runtime = tokio::runtime::Handle::current();

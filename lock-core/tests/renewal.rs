@@ -14,12 +14,13 @@ use lock_core::store::{
 use lock_core::testing::{ClientStats, Gate, GatedStore};
 use lock_core::{Error, LockClient, LockOptions, LostReason, Released};
 
-/// The shortest there is, renewed for the first time after a third of it.
+/// The shortest ttl that is allowed. The first renewal is due after a third of it.
 const TTL: Duration = Duration::from_millis(100);
 
-// redisson#7272, spring-integration#10446 (U3).
+/// A renewal that is under way at the release creates the lock again (redisson#7272,
+/// spring-integration#10446, U3).
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_releases_that_cross_slow_renewals_leave_nothing() {
+async fn releases_that_cross_renewals_leave_no_lock() {
     let store = GatedStore::new(MemoryStore::new());
     let slow = Duration::from_millis(20);
     store.set(|gates| gates.renew = Gate::Slow(slow));
@@ -44,9 +45,9 @@ async fn ten_thousand_releases_that_cross_slow_renewals_leave_nothing() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// Whoever has a `Lease` in hand sees that it is over, and keeps nothing alive.
+/// A `Lease` handle keeps a released lease alive: it is renewed while the handle exists.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_released_is_renewed_while_somebody_watches_it() {
+async fn released_lease_is_not_renewed_while_watched() {
     let store = GatedStore::new(MemoryStore::new());
     let options = LockOptions::new().with_ttl(TTL);
     let client = LockClient::builder(store.clone()).with_defaults(options).build().unwrap();
@@ -62,8 +63,8 @@ async fn a_lease_that_was_released_is_renewed_while_somebody_watches_it() {
     assert!(store.get_ref().is_empty());
 }
 
-/// A store that answers a call only when it has given up on the names that begin with "stuck", and
-/// that has all the patience that it is allowed: as one does whose request timeout is long.
+/// A store whose calls return when it has given up the names that begin with "stuck", as late as
+/// their renewals allow: like a store with a long request timeout.
 #[derive(Clone, Debug)]
 struct Patient {
     inner: MemoryStore,
@@ -93,7 +94,7 @@ impl Store for Patient {
                 if renewal.name.key().starts_with("stuck") {
                     tokio::time::sleep(renewal.until.remaining()).await;
                     let silence = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                    *answer = Err(Error::unknown("no answer", silence));
+                    *answer = Err(Error::unknown("no reply", silence));
                 }
             }
             answers
@@ -115,11 +116,10 @@ impl fmt::Display for Patient {
     }
 }
 
-/// Leases that are due together are renewed by one call, which ends when the last of them is
-/// answered: the others do not wait for that beyond their own patience, however long the store's
-/// is.
+/// Leases that are due together are renewed by one call, which returns when the last of them has a
+/// reply. A lease is lost because it waits for the renewal of another lease that hangs.
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_lost_that_was_renewed_together_with_one_that_hangs() {
+async fn hanging_renewal_does_not_lose_other_leases_of_its_call() {
     let secs = Duration::from_secs;
     for (stuck, quick) in [(60, 9), (60, 20), (600, 7), (86_400, 3_600)] {
         let (stuck, quick) = (secs(stuck), secs(quick));
@@ -147,9 +147,9 @@ async fn a_lease_is_lost_that_was_renewed_together_with_one_that_hangs() {
     }
 }
 
-/// What was renewed together and answered in time is believed, whatever became of the others.
+/// Each lease is renewed by a call of its own.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_leases_are_renewed_by_a_few_calls() {
+async fn thousand_leases_are_renewed_by_few_calls() {
     let store = Patient { inner: MemoryStore::new(), calls: Arc::default() };
     let client = LockClient::builder(store.clone()).build().unwrap();
     let mut guards = Vec::new();

@@ -2,8 +2,9 @@
 
 use super::*;
 
+/// A waiter whose time is nearly over returns an error though it has been handed the lock.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_with_no_time_to_ask_the_store_takes_what_it_is_handed() {
+async fn waiter_without_time_for_a_claim_takes_a_handed_lock() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     let wait = Duration::from_millis(50);
@@ -11,11 +12,11 @@ async fn a_waiter_with_no_time_to_ask_the_store_takes_what_it_is_handed() {
     advance(Duration::from_millis(1)).await;
     drop(guard);
     advance(Duration::from_millis(48)).await;
-    // Handed in time, looked at with one millisecond left.
+    // Handed in time, and polled with one millisecond left.
     let guard = handed(&mut next);
     drop(guard);
 
-    // Even after its time, if the lock came in time.
+    // A waiter takes the lock even after its time, if it was handed in time.
     let guard = client.mutex("k").lock().await.unwrap();
     let mut next = waiter(&client, LockOptions::new().with_wait(wait)).await;
     drop(guard);
@@ -24,8 +25,9 @@ async fn a_waiter_with_no_time_to_ask_the_store_takes_what_it_is_handed() {
     nothing_is_left(&store, &client).await;
 }
 
+/// A waiter that is polled late enters a lease that has ended.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_handed_to_one_who_slept_on_it_is_not_entered() {
+async fn expired_handed_lease_is_not_entered() {
     let (store, client) = fixture();
     let fixed = LockOptions::new().with_ttl(Duration::from_millis(500)).without_renewal();
     let guard = client.mutex("k").with_options(fixed).lock().await.unwrap();
@@ -40,8 +42,9 @@ async fn a_lease_that_was_handed_to_one_who_slept_on_it_is_not_entered() {
     nothing_is_left(&store, &client).await;
 }
 
+/// A waiter that is dropped after the hand-off keeps the lock until its ttl is over.
 #[tokio::test(start_paused = true)]
-async fn one_who_leaves_with_the_lock_in_hand_passes_it_on() {
+async fn dropped_waiter_passes_its_handed_lock_on() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     let grant = parts(guard.fencing_token()).0;
@@ -51,24 +54,24 @@ async fn one_who_leaves_with_the_lock_in_hand_passes_it_on() {
     }
     let mut last = waiter(&client, LockOptions::new()).await;
     drop(guard);
-    // The first has it, then the second, then the third; all of them at once for the store.
+    // The first has it, then the second, then the third; the store sees none of this.
     for leaver in leavers {
         drop(leaver);
         assert_eq!(ClientStats::of(&client).pending, 0);
     }
     let guard = handed(&mut last);
-    // Those who never entered have used up no number.
+    // Waiters that never entered used up no number.
     assert_eq!(parts(guard.fencing_token()), (grant, 1));
 
     let next = waiter(&client, LockOptions::new()).await;
     drop(guard);
     drop(next);
-    assert_eq!(ClientStats::of(&client).pending, 1, "with nobody there it goes back");
+    assert_eq!(ClientStats::of(&client).pending, 1, "without a waiter the lock goes back");
     nothing_is_left(&store, &client).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_in_the_middle_of_a_hand_off_loses_nothing() {
+async fn drain_during_a_hand_off_loses_no_lock() {
     for drained_first in [false, true] {
         let (store, client) = fixture();
         let guard = client.mutex("k").lock().await.unwrap();
@@ -83,9 +86,9 @@ async fn draining_in_the_middle_of_a_hand_off_loses_nothing() {
             assert!(poll!(&mut drain).is_pending());
         }
         for lock in [&mut next, &mut behind] {
-            let vitals = ClientStats::of(&client);
-            assert!(vitals.held + vitals.pending > 0, "{vitals:?}");
-            let error = lock.now_or_never().expect("told at once").unwrap_err();
+            let stats = ClientStats::of(&client);
+            assert!(stats.held + stats.pending > 0, "{stats:?}");
+            let error = lock.now_or_never().expect("an error at once").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Draining);
         }
         let drained = drain.await;
@@ -95,11 +98,11 @@ async fn draining_in_the_middle_of_a_hand_off_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn draining_ends_a_claim_that_waits_in_the_store_and_is_over_with_the_last_holder() {
+async fn drain_ends_waiting_claims_at_once_and_returns_with_the_last_holder() {
     let (store, one) = fixture();
     let two = client(&store);
-    let theirs = two.mutex("k").lock().await.unwrap();
-    let ours = one.mutex("other").lock().await.unwrap();
+    let foreign = two.mutex("k").lock().await.unwrap();
+    let own = one.mutex("other").lock().await.unwrap();
     let runtime = tokio::runtime::Handle::current();
     let claim = runtime.spawn(one.mutex("k").lock());
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -109,15 +112,15 @@ async fn draining_ends_a_claim_that_waits_in_the_store_and_is_over_with_the_last
     assert_eq!(start.elapsed(), Duration::ZERO);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!drain.is_finished());
-    drop(ours);
+    drop(own);
     assert!(drain.await.unwrap().is_clean());
     assert_eq!(start.elapsed(), Duration::from_secs(1));
-    drop(theirs);
+    drop(foreign);
     wait_idle(&two).await;
     nothing_is_left(&store, &one).await;
 }
 
-/// A small generator, so that a failure can be run again.
+/// A small generator, so that a failure can be reproduced.
 struct Seeded(u64);
 
 impl Seeded {
@@ -129,7 +132,7 @@ impl Seeded {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybody() {
+async fn cancellations_at_any_moment_lose_no_lock_and_no_wake_up() {
     let (mut left, mut handed_on) = (0, 0);
     for seed in 0..40 {
         let mut random = Seeded(seed);
@@ -186,7 +189,8 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
             }
         }
         assert!(entered > 20, "seed {seed}: {entered} entered");
-        // Everybody who still waits gets it, and is told so: nobody polls a task that is not woken.
+        // Every waiter that is left gets the lock and a wake-up: spawned tasks are polled only when
+        // they are woken.
         let runtime = tokio::runtime::Handle::current();
         let waiting: Vec<_> = waiting
             .into_iter()
@@ -201,11 +205,11 @@ async fn thousands_of_cancellations_at_any_moment_lose_no_lock_and_wake_everybod
         nothing_is_left(&store, &client).await;
         assert!(ClientStats::of(&other).is_idle());
     }
-    assert!(left > 1_000 && handed_on > 100, "{left} left, {handed_on} were handed the lock");
+    assert!(left > 1_000 && handed_on > 100, "{left} left, {handed_on} got the lock by a hand-off");
 }
 
 #[test]
-fn threads_that_come_and_go_lose_no_lock() {
+fn cancellations_on_several_threads_lose_no_lock() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -220,8 +224,7 @@ fn threads_that_come_and_go_lose_no_lock() {
                 for _ in 0..300 {
                     let patience = Duration::from_micros(random.below(400));
                     let lock = mutex.lock();
-                    // Cancelled by a timer on whichever thread, before, while or after it is handed
-                    // the lock.
+                    // A timer cancels it on any thread, before, during or after the hand-off.
                     let Ok(guard) = tokio::time::timeout(patience, lock).await else {
                         cancelled += 1;
                         continue;
@@ -241,7 +244,7 @@ fn threads_that_come_and_go_lose_no_lock() {
         let (mut entered, mut cancelled) = (0, 0);
         for task in tasks {
             let done = tokio::time::timeout(Duration::from_secs(60), task).await;
-            let counts = done.expect("nobody is stuck").unwrap();
+            let counts = done.expect("no task is stuck").unwrap();
             entered += counts.0;
             cancelled += counts.1;
         }

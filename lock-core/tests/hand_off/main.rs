@@ -1,12 +1,11 @@
-//! A lock that goes from task to task within a process, and when it does not.
-//!
-//! Here: order, numbers, the budget of a grant, and what is never handed on.
+//! Hand-offs of a lock between the tasks of a process: the order, the numbers, the budget of a
+//! grant, and what is never handed on.
 
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
-mod behind;
 mod leaving;
+mod release;
 mod terms;
 
 use std::collections::HashSet;
@@ -25,9 +24,9 @@ use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 const TTL: Duration = Duration::from_secs(10);
-/// How long one grant of the store goes from hand to hand.
+/// How long one grant of the store is handed on.
 const BUDGET: Duration = Duration::from_millis(5);
-/// By then a lease that was short is lengthened.
+/// After this long a short lease has been lengthened.
 const SOON: Duration = Duration::from_millis(60);
 
 type Lock = Pin<Box<dyn Future<Output = Result<MutexGuard, Error>> + Send>>;
@@ -43,14 +42,14 @@ fn fixture() -> (GatedStore<MemoryStore>, LockClient) {
     (store, client)
 }
 
-/// A waiter that stands in line and is polled only by the test.
+/// A waiter in the queue that only the test polls.
 async fn waiter(client: &LockClient, options: LockOptions) -> Lock {
     let mut lock: Lock = Box::pin(client.mutex("k").with_options(options).lock());
     assert!(poll!(&mut lock).is_pending());
     lock
 }
 
-/// The lock that a waiter was handed: it needs no I/O, so the next poll has it.
+/// The lock that was handed to a waiter: it needs no I/O, so the next poll returns it.
 fn handed(lock: &mut Lock) -> MutexGuard {
     lock.now_or_never().expect("it was handed the lock").unwrap()
 }
@@ -69,30 +68,31 @@ fn lost(error: &Error) -> LostReason {
 
 async fn nothing_is_left(store: &GatedStore<MemoryStore>, client: &LockClient) {
     let bound = Duration::from_secs(60);
-    tokio::time::timeout(bound, wait_idle(client)).await.expect("the janitor finishes");
+    tokio::time::timeout(bound, wait_idle(client)).await.expect("the releaser finishes");
     assert!(ClientStats::of(client).is_idle(), "{:?}", ClientStats::of(client));
     assert!(store.get_ref().is_empty(), "a lock is left in the store");
 }
 
+/// A hand-off within the process needs a command to the store.
 #[tokio::test(start_paused = true)]
-async fn a_lock_goes_down_the_line_without_the_store() {
+async fn lock_is_handed_on_without_the_store() {
     let (store, client) = fixture();
     let mut guard = client.mutex("k").lock().await.unwrap();
     let grant = parts(guard.fencing_token()).0;
-    let mut line = Vec::new();
+    let mut waiters = Vec::new();
     for _ in 0..5 {
-        line.push(waiter(&client, LockOptions::new()).await);
+        waiters.push(waiter(&client, LockOptions::new()).await);
     }
-    // Whoever asked the store now would never hear of it.
+    // A claim or release would get no reply from now on.
     store.set(|gates| (gates.acquire, gates.release) = (Gate::Never, Gate::Never));
-    for (turn, mut next) in (1..).zip(line) {
+    for (turn, mut next) in (1..).zip(waiters) {
         assert!(poll!(&mut next).is_pending(), "not before its turn");
         if turn % 2 == 0 {
             drop(guard);
         } else {
             assert_eq!(guard.release().now_or_never().unwrap().unwrap(), Released::InTime);
         }
-        // In transit it is held as well.
+        // The lock is held during the hand-off, too.
         assert!(client.mutex("k").try_lock().await.unwrap().is_none());
         guard = handed(&mut next);
         assert_eq!(parts(guard.fencing_token()), (grant, turn));
@@ -103,8 +103,9 @@ async fn a_lock_goes_down_the_line_without_the_store() {
     nothing_is_left(&store, &client).await;
 }
 
+/// A waiter overtakes another, or two holders have the same number.
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_are_served_in_order_and_each_has_a_larger_number() {
+async fn waiters_are_served_in_order_with_growing_fencing_tokens() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
@@ -133,8 +134,9 @@ async fn those_who_wait_are_served_in_order_and_each_has_a_larger_number() {
     nothing_is_left(&store, &client).await;
 }
 
+/// One process hands a lock on for ever.
 #[tokio::test(start_paused = true)]
-async fn after_sixty_three_hand_offs_another_process_has_its_turn() {
+async fn another_process_gets_its_turn_after_sixty_three_hand_offs() {
     let (store, one) = fixture();
     let two = client(&store);
     let mut guard = one.mutex("k").lock().await.unwrap();
@@ -148,17 +150,17 @@ async fn after_sixty_three_hand_offs_another_process_has_its_turn() {
     let mut next = waiter(&one, LockOptions::new()).await;
     let last = guard.fencing_token();
     drop(guard);
-    // At once, and not because a lease that was handed on without an end has expired.
-    let theirs = tokio::time::timeout(TTL / 2, other).await.expect("its turn").unwrap();
-    assert!(theirs.fencing_token() > last);
+    // At once, and not because the lease has expired.
+    let granted = tokio::time::timeout(TTL / 2, other).await.expect("its turn").unwrap();
+    assert!(granted.fencing_token() > last);
     assert!(poll!(&mut next).is_pending());
-    theirs.release().await.unwrap();
+    granted.release().await.unwrap();
     assert!(next.await.unwrap().is_valid());
     nothing_is_left(&store, &one).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_its_time_is_over_another_process_has_its_turn() {
+async fn another_process_gets_its_turn_after_five_milliseconds() {
     for (span, shared) in [(Duration::from_micros(4_999), true), (BUDGET, false)] {
         let (store, one) = fixture();
         let two = client(&store);
@@ -217,7 +219,7 @@ async fn two_processes_take_turns_in_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_on_one_store_share_nothing() {
+async fn clients_of_one_process_do_not_hand_on_to_each_other() {
     let (store, one) = fixture();
     let two = client(&store);
     let guard = one.mutex("k").lock().await.unwrap();
@@ -226,16 +228,16 @@ async fn clients_on_one_store_share_nothing() {
     assert!(poll!(other.as_mut()).is_pending());
     let first = parts(guard.fencing_token());
     drop(guard);
-    let theirs = other.await.unwrap();
-    let second = parts(theirs.fencing_token());
+    let granted = other.await.unwrap();
+    let second = parts(granted.fencing_token());
     assert!(second.0 > first.0 && second.1 == 0, "granted by the store");
-    drop(theirs);
+    drop(granted);
     wait_idle(&two).await;
     nothing_is_left(&store, &one).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_is_never_handed_on() {
+async fn lost_lease_is_never_handed_on() {
     type Case = (&'static str, LockOptions, LostReason);
     let renewed = LockOptions::new();
     let cases: [Case; 4] = [
@@ -258,28 +260,28 @@ async fn a_lost_lease_is_never_handed_on() {
         assert_eq!(guard.lost().await, reason, "{case}");
         let mut next: Lock = Box::pin(client.mutex("k").lock());
         let before = guard.fencing_token();
-        // It stands behind the guard, or asks the store, when that is dropped.
-        let asked = poll!(&mut next);
+        // It waits behind the guard, or claims the lock in the store.
+        let polled = poll!(&mut next);
         drop(guard);
         drop(thief);
-        let next = match asked {
+        let next = match polled {
             Poll::Ready(next) => next.unwrap(),
             Poll::Pending => next.as_mut().await.unwrap(),
         };
         let (grant, turn) = parts(next.fencing_token());
-        assert!(grant > parts(before).0 && turn == 0, "{case}: it asked the store");
+        assert!(grant > parts(before).0 && turn == 0, "{case}: it claimed the lock");
         drop(next);
         nothing_is_left(&store, &client).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_ends_in_the_moment_of_the_drop_is_not_handed_on() {
+async fn lease_that_ends_at_the_drop_is_not_handed_on() {
     let (store, client) = fixture();
     let mutex = client.mutex("k").with_max_hold(Duration::from_millis(2));
     let guard = mutex.lock().await.unwrap();
     let mut next = waiter(&client, LockOptions::new()).await;
-    // The clock alone decides; neither a timer nor the renewer has noticed yet.
+    // Neither a timer nor the renewer has noticed the end yet.
     advance(Duration::from_millis(2)).now_or_never();
     let before = guard.fencing_token();
     drop(guard);
@@ -290,7 +292,7 @@ async fn a_lease_that_ends_in_the_moment_of_the_drop_is_not_handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_to_the_last_holders_renewal_moves_nothing() {
+async fn late_reply_to_the_last_holders_renewal_moves_no_deadline() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     let lease = guard.lease();
@@ -309,7 +311,7 @@ async fn an_answer_to_the_last_holders_renewal_moves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_watches_is_told_of_the_hand_off() {
+async fn watcher_of_the_old_lease_is_woken_at_the_hand_off() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     let lease = guard.lease();
@@ -326,7 +328,7 @@ async fn who_watches_is_told_of_the_hand_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_and_nested_calls_work_under_a_lock_that_was_handed_on() {
+async fn run_and_nested_calls_work_under_a_handed_on_lock() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     let mutex = client.mutex("k");

@@ -1,9 +1,10 @@
-//! Each holder has terms of its own.
+//! Hand-offs between holders with different options.
 
 use super::*;
 
+/// The next task enters before `min_hold` is over.
 #[tokio::test(start_paused = true)]
-async fn what_its_holder_wants_kept_taken_is_not_handed_on() {
+async fn lock_under_min_hold_is_not_handed_on() {
     let (store, client) = fixture();
     let hold = Duration::from_secs(3);
     let guard = client.mutex("k").with_min_hold(hold).lock().await.unwrap();
@@ -14,7 +15,7 @@ async fn what_its_holder_wants_kept_taken_is_not_handed_on() {
     assert!(start.elapsed() >= hold, "{:?}", start.elapsed());
     drop(next);
 
-    // One who wants that may be handed a lock, and keeps the key that long itself.
+    // A waiter with `min_hold` can take a handed lock, and keeps the key that long itself.
     let guard = client.mutex("k").lock().await.unwrap();
     let mut job = waiter(&client, LockOptions::new().with_min_hold(hold)).await;
     drop(guard);
@@ -26,7 +27,7 @@ async fn what_its_holder_wants_kept_taken_is_not_handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_holder_has_a_max_hold_of_its_own() {
+async fn each_holder_has_its_own_max_hold() {
     let (store, client) = fixture();
     let ms = Duration::from_millis;
     let guard = client.mutex("k").with_max_hold(ms(3)).lock().await.unwrap();
@@ -36,7 +37,10 @@ async fn each_holder_has_a_max_hold_of_its_own() {
     drop(guard);
     let guard = handed(&mut second);
     advance(ms(2)).await;
-    assert!(guard.is_valid() && guard.remaining() > TTL / 2, "the first one's bound is gone");
+    assert!(
+        guard.is_valid() && guard.remaining() > TTL / 2,
+        "the first holder's bound no longer counts"
+    );
     drop(guard);
     let guard = handed(&mut third);
     let left = guard.remaining();
@@ -47,7 +51,7 @@ async fn each_holder_has_a_max_hold_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_with_a_longer_ttl_gets_it_and_one_with_a_shorter_is_not_cut() {
+async fn handed_lease_is_lengthened_to_a_longer_ttl_and_not_cut_to_a_shorter() {
     let short = LockOptions::new().with_ttl(Duration::from_secs(1));
     for next in [
         LockOptions::new().with_ttl(TTL * 6),
@@ -87,7 +91,7 @@ async fn a_holder_with_a_longer_ttl_gets_it_and_one_with_a_shorter_is_not_cut() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lift_that_fails_is_tried_again_and_is_over_at_the_deadline() {
+async fn failed_lengthening_is_retried_until_the_deadline() {
     let (store, client) = fixture();
     let short = LockOptions::new().with_ttl(Duration::from_secs(1));
     let fixed = LockOptions::new().without_renewal();
@@ -135,11 +139,11 @@ async fn hand_offs_at_the_same_ttl_cost_no_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_little_is_not_handed_on_and_the_next_asks_the_store() {
+async fn short_rest_of_a_lease_is_not_handed_on() {
     let (store, client) = fixture();
     let tiny = LockOptions::new().with_ttl(Duration::from_millis(100)).without_renewal();
     let guard = client.mutex("k").with_options(tiny).lock().await.unwrap();
-    // Another one with that ttl would take it, but not one with a hundred times as much.
+    // A waiter with the same ttl would take the lease, but not one with a hundred times as much.
     let mut next = waiter(&client, LockOptions::new()).await;
     drop(guard);
     let next = next.as_mut().await.unwrap();
@@ -150,12 +154,12 @@ async fn too_little_is_not_handed_on_and_the_next_asks_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holders_with_and_without_a_number_share_a_line() {
+async fn holders_with_and_without_fencing_share_a_queue() {
     let (store, client) = fixture();
     let plain = LockOptions::new().without_fencing();
     let zero = FencingToken::from_raw(0);
 
-    // Without a number from one to the other.
+    // Between two holders without fencing.
     let guard = client.mutex("k").with_options(plain).lock().await.unwrap();
     assert_eq!(guard.fencing_token(), zero);
     let mut next = waiter(&client, plain).await;
@@ -165,13 +169,13 @@ async fn holders_with_and_without_a_number_share_a_line() {
     let guard = handed(&mut next);
     assert_eq!(guard.fencing_token(), zero);
 
-    // One who needs a number gets it from the store.
+    // A waiter that needs a number gets it from the store.
     drop(guard);
     let guard = fenced.as_mut().await.unwrap();
     assert!(guard.fencing_token() > zero);
     assert_eq!(parts(guard.fencing_token()).1, 0);
 
-    // One who does not need it has none, and those behind it have larger ones.
+    // A holder without fencing has no number; the waiters behind it have larger ones.
     let mut behind = waiter(&client, LockOptions::new()).await;
     let before = guard.fencing_token();
     drop(guard);

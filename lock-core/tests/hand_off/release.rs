@@ -1,4 +1,4 @@
-//! A lock that goes back to the store: this process claims it right behind the release.
+//! A lock that goes back to the store: this process claims it again right behind the release.
 
 use lock_core::store::{
     AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Release, ReleaseReply,
@@ -7,8 +7,8 @@ use lock_core::store::{
 
 use super::*;
 
-/// Writes down what is asked, in the order of the first polls, and grants no more than [`SHORT`] at
-/// first, as a store does that hands the lock between processes.
+/// Records the calls in the order of their first polls, and grants no more than [`SHORT`] at first,
+/// as a store that hands the lock between processes.
 #[derive(Clone, Debug)]
 struct Recorder {
     inner: GatedStore<MemoryStore>,
@@ -18,14 +18,14 @@ struct Recorder {
 const SHORT: Duration = Duration::from_secs(3);
 
 impl Recorder {
-    fn note<'a, T>(&self, call: &'static str, answer: BoxFuture<'a, T>) -> BoxFuture<'a, T>
+    fn note<'a, T>(&self, call: &'static str, reply: BoxFuture<'a, T>) -> BoxFuture<'a, T>
     where
         T: 'a,
     {
         let calls = Arc::clone(&self.calls);
         Box::pin(async move {
             calls.lock().unwrap().push(call);
-            answer.await
+            reply.await
         })
     }
 }
@@ -78,7 +78,7 @@ fn recorded(store: &GatedStore<MemoryStore>) -> (Recorder, LockClient) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_claim_goes_behind_the_release_and_not_behind_its_answer() {
+async fn next_claim_follows_the_release_without_waiting_for_its_reply() {
     for awaited in [false, true] {
         let (store, _) = fixture();
         let (recorder, client) = recorded(&store);
@@ -96,7 +96,7 @@ async fn the_next_claim_goes_behind_the_release_and_not_behind_its_answer() {
         } else {
             drop(guard);
         }
-        // Both have been sent long before the first is answered.
+        // Both are sent long before the first has a reply.
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(*recorder.calls.lock().unwrap(), ["claim", "release", "claim"]);
         assert_eq!(ClientStats::of(&client).pending, 1);
@@ -109,20 +109,20 @@ async fn the_next_claim_goes_behind_the_release_and_not_behind_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_gives_up_behind_a_release_is_told_what_is_known() {
+async fn waiter_that_gives_up_behind_a_release_returns_the_last_known_status() {
     let (store, client) = fixture();
     let guard = client.mutex("k").lock().await.unwrap();
     store.set(|gates| (gates.release, gates.acquire) = (Gate::Never, Gate::Never));
     drop(guard);
-    // The first claims behind the release and hears nothing; the second only hears of the lock's
-    // last holder.
+    // The first claims behind the release and gets no reply; the second knows the lock's last holder
+    // only.
     let soon = Duration::from_millis(100);
     let first = client.mutex("k").with_wait(soon * 2).lock();
     let second = client.mutex("k").with_wait(soon).lock();
     let (first, second) = tokio::join!(first, second);
     assert!(first.unwrap_err().is_unknown());
     assert!(second.unwrap_err().is_busy());
-    // When the last holder is long gone nobody is told "busy" for its sake.
+    // When the last holder is long gone, no waiter returns "busy" because of it.
     let late = client.mutex("k").with_wait(soon * 20).lock();
     let behind = client.mutex("k").with_wait(soon * 19).lock();
     let (late, behind) = tokio::join!(late, behind);
@@ -132,7 +132,7 @@ async fn one_who_gives_up_behind_a_release_is_told_what_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_that_the_store_granted_for_less_gets_all_of_it() {
+async fn lease_without_renewal_that_was_granted_short_is_lengthened_once() {
     let (store, _) = fixture();
     let (recorder, client) = recorded(&store);
     let guard = client.mutex("k").without_renewal().lock().await.unwrap();
@@ -148,7 +148,7 @@ async fn a_fixed_lease_that_the_store_granted_for_less_gets_all_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_the_store_granted_for_less_gets_all_of_it_unless_its_section_is_short() {
+async fn lease_that_was_granted_short_is_lengthened_unless_the_section_is_short() {
     let (store, _) = fixture();
     let (recorder, client) = recorded(&store);
     let guard = client.mutex("k").lock().await.unwrap();
@@ -164,7 +164,7 @@ async fn a_lease_that_the_store_granted_for_less_gets_all_of_it_unless_its_secti
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mutex_without_fencing_asks_for_no_number() {
+async fn mutex_without_fencing_requests_no_number() {
     let (store, _) = fixture();
     let (recorder, client) = recorded(&store);
     let plain = client.mutex("k").without_fencing();
