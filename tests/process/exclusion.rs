@@ -8,17 +8,18 @@ use crate::support::contest::{Contest, Field, LoggedEvent};
 use crate::support::history::History;
 use crate::support::worker::Worker;
 
-/// A ttl so long that a lock which nobody has would be found.
+/// A ttl so long that an orphaned lock would still be there at the end.
 const ORPHAN: u64 = 30_000;
 
-/// Turns in a second of the calm contest: a third of what it comes to on two cores that do six times as much besides.
+/// Turns in a second of the calm contest: a third of the rate on two cores that are six times
+/// overloaded.
 const CALM_TURNS: u64 = 120;
-/// The ttl of leases that are renewed, while nothing or little goes wrong.
+/// The ttl of leases that are renewed while little or nothing goes wrong.
 const RENEWED: u64 = 1_500;
 const LONG_TURNS: &str = "turns longer than a ttl";
 const HANDOVERS: &str = "hand-overs between processes";
 
-/// What the logs of processes show that contend for some seconds.
+/// What the logs show of processes that contend for some seconds.
 const CONTENTION: [LoggedEvent; 3] = [
     ("turns", 51, History::done),
     (HANDOVERS, 11, History::handovers),
@@ -54,7 +55,8 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
     experiment.finish();
 }
 
-/// Connections are killed, scripts forgotten, the server stalls: answers are lost, locks are not.
+/// Connections are killed, scripts are flushed and the server stalls. Answers are lost, but no lock
+/// is.
 #[test]
 fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     let events = ["turns", "connections killed", "stalls", LONG_TURNS];
@@ -92,7 +94,8 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
     experiment.finish();
 }
 
-/// All connections are killed twenty times a second: a holder keeps its lock, and nothing is left behind.
+/// All connections are killed twenty times a second. A holder keeps its lock, and no key is left
+/// behind.
 #[test]
 fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     let events = ["turns", "connections killed", LONG_TURNS];
@@ -112,7 +115,7 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
             experiment.saw("connections killed", field.server.kill_connections());
             sleep(ms(50));
         }
-        // An answer that was lost is asked for again, on the next connection.
+        // If the answer is lost, the release is sent again on the next connection.
         let end = holder.release();
         assert!(end.lost.is_none() && end.released == "Ok(InTime)", "{end:?}");
     });
@@ -127,7 +130,7 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
     experiment.finish();
 }
 
-/// The scripts are forgotten a thousand times a second: nobody notices.
+/// The server forgets the scripts a thousand times a second, and no caller notices.
 #[test]
 fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
     let events = ["turns", "flushes"];
@@ -155,8 +158,9 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
     experiment.finish();
 }
 
-/// Processes are stopped for longer than their leases last. A body that was stopped after it had read the counter writes it
-/// back too late, which no lease can prevent; but no turn begins late, and none overlaps another one's lease.
+/// Processes are stopped for longer than their leases last. A body that is stopped after it read
+/// the counter writes it back too late; no lease can prevent that. But no turn begins late, and
+/// none overlaps the lease of another.
 #[test]
 fn stopped_processes_overstay_no_lease() {
     let events = ["turns", "processes stopped", "holders stopped", "leases lost", LONG_TURNS];

@@ -1,4 +1,4 @@
-//! A lock that somebody else deletes, overwrites or changes while it is held.
+//! A foreign client deletes, overwrites or changes the key of a held lock.
 
 use lock_core::{ErrorKind, Released};
 use lock_testkit::history::now;
@@ -9,7 +9,7 @@ use crate::support::history::History;
 use crate::support::worker::Worker;
 
 const TTL: u64 = 900;
-/// The next renewal, on a machine that does other things, too.
+/// Time until the next renewal on a busy machine.
 const NOTICED: u128 = (TTL as u128 / 3 + 500) * 1_000_000;
 
 struct Held {
@@ -25,7 +25,8 @@ impl Held {
         Self { server, worker, fence }
     }
 
-    /// Lets somebody else do this. The holder is told by its next renewal, goes on no more, and its release says what it found.
+    /// Sends `commands` as a foreign client. The holder learns of the loss from its next renewal
+    /// and stops, and its release returns `released`.
     fn loses_by(self, commands: &[&str], released: &str, experiment: &mut Experiment) -> Lost {
         let Self { server, worker, fence } = self;
         let mut since = 0;
@@ -43,14 +44,15 @@ impl Held {
     }
 }
 
-/// What is left when the holder has lost its lock.
+/// The server after the holder has lost its lock.
 struct Lost {
     server: RedisServer,
     fence: u64,
 }
 
 impl Lost {
-    /// Somebody else gets the lock, with a greater number. One who waits at the time when somebody else's key is deleted asks.
+    /// Another client gets the lock with a greater fencing token. If there is a foreign key, that
+    /// client waits first, and claims again after the key is deleted.
     async fn is_free(&self, foreign: bool, experiment: &mut Experiment) {
         let other = client(&self.server.url()).await;
         let waiting = tokio::spawn(other.mutex("k").with_wait(ms(20_000)).lock());
@@ -67,7 +69,7 @@ impl Lost {
     }
 }
 
-/// Deleted, alone or with the counter and everything else.
+/// The key is deleted, alone or together with the counter and all other keys.
 #[tokio::test]
 async fn a_held_lock_that_is_deleted_is_lost_and_does_not_come_back() {
     for (command, fault) in [("DEL lock:k", "foreign DEL"), ("FLUSHALL", "FLUSHALL")] {
@@ -86,7 +88,8 @@ async fn a_held_lock_that_is_deleted_is_lost_and_does_not_come_back() {
     }
 }
 
-/// Overwritten, with an expiry or without: nothing of the foreign value is touched, and a waiter asks until it goes.
+/// The key is overwritten, with an expiry or without. The foreign value is not touched, and a
+/// waiter retries until it is gone.
 #[tokio::test]
 async fn a_held_lock_that_is_overwritten_is_lost_and_left_alone() {
     for (command, fault) in [
@@ -109,7 +112,8 @@ async fn a_held_lock_that_is_overwritten_is_lost_and_left_alone() {
     }
 }
 
-/// A key of another type takes its place: lost for the holder, an error for whoever comes, and not touched.
+/// A key of another type takes its place. The holder loses the lock, later callers get an error,
+/// and the foreign key is not touched.
 #[tokio::test]
 async fn a_held_lock_that_becomes_a_list_is_lost_and_left_alone() {
     let events = ["leases lost", "errors of the right kind"];
@@ -127,7 +131,8 @@ async fn a_held_lock_that_becomes_a_list_is_lost_and_left_alone() {
     experiment.finish();
 }
 
-/// The expiry is taken off: the next renewal puts it back, and a holder that is killed then blocks nobody for ever.
+/// The expiry is removed. The next renewal restores it, so that a holder that is killed then does
+/// not block others for ever.
 #[tokio::test]
 async fn a_held_lock_without_an_expiry_gets_it_back() {
     let events = ["expiries restored", "greater numbers"];
@@ -147,8 +152,9 @@ async fn a_held_lock_without_an_expiry_gets_it_back() {
     experiment.finish();
 }
 
-/// Everything is forgotten, again and again, under processes that contend: two may be at work at once, which no lock can
-/// prevent; a resource that checks tokens loses no update, and numbers grow.
+/// All keys are flushed again and again while processes contend. Two holders may be at work at
+/// once, which no lock can prevent; but a resource that checks tokens loses no update, and tokens
+/// grow.
 #[test]
 fn keys_that_are_flushed_under_processes_make_no_number_smaller() {
     let events = ["flushes", "turns", "overlapping turns", "stale writes refused"];

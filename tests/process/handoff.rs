@@ -10,9 +10,9 @@ use crate::support::contest::Contest;
 use crate::support::history::History;
 use crate::support::worker::Worker;
 
-/// A round trip, on a machine that does other things, too.
+/// A round trip on a busy machine.
 const AT_ONCE: Duration = ms(250);
-/// What a loaded machine may add to a bound that is a time.
+/// What a loaded machine may add to a time limit.
 const SLACK: Duration = ms(400);
 
 /// A lock held by this process, with a short lease or a long one, and processes that wait for it.
@@ -43,7 +43,7 @@ impl Line {
         eventually("it is queued", ms(20_000), queued).await;
     }
 
-    /// Releases the lock, and gives the time of it.
+    /// Releases the lock, and returns the time of the release.
     async fn release(&mut self) -> u128 {
         let at = now();
         self.guard.take().unwrap().release().await.unwrap();
@@ -51,7 +51,7 @@ impl Line {
     }
 }
 
-/// Waits until a worker has the lock, and gives the time since `at` and its fencing token.
+/// Waits until a worker has the lock. Returns the time since `at`, and the fencing token.
 fn served(worker: &Worker, at: u128) -> (Duration, u64) {
     let (when, fence) = worker.holds();
     (Duration::from_nanos(u64::try_from(when - at).unwrap()), fence)
@@ -65,7 +65,7 @@ fn stops(worker: &mut Worker) -> u128 {
     at
 }
 
-/// Process after process, in the order in which they came, and at once.
+/// Processes are served one after the other, in order of arrival and at once.
 #[tokio::test]
 async fn processes_are_served_in_the_order_in_which_they_came() {
     let mut line = Line::form(4, 10_000).await;
@@ -83,7 +83,8 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
     assert!(line.server.leftovers().is_empty(), "{:?}", line.server.leftovers());
 }
 
-/// R21: the head of the queue is killed as by `kill -9`: the release finds out that nobody hears it. redisson#3730, #3004.
+/// R21: the head of the queue is killed as by `kill -9`. The release notices that no client
+/// receives its message, and serves the next waiter. redisson#3730, #3004.
 #[tokio::test]
 async fn a_killed_head_holds_up_the_next_process() {
     let mut experiment = Experiment::new(
@@ -105,8 +106,8 @@ async fn a_killed_head_holds_up_the_next_process() {
     experiment.finish();
 }
 
-/// The head is stopped: it cannot be told from one that is slow, so the next one is served when its claim has expired, and it
-/// lines up again when it goes on.
+/// The head is stopped, which looks the same as a slow process. So the next waiter is served when
+/// the head's claim has expired, and the head queues again when it goes on.
 #[tokio::test]
 async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
     let mut experiment = Experiment::new(
@@ -134,7 +135,7 @@ async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
     experiment.finish();
 }
 
-/// The holder is killed: the head knows when its lock expires.
+/// The holder is killed. The head knows when the holder's lock expires.
 #[tokio::test]
 async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
     let mut experiment = Experiment::new(
@@ -161,8 +162,9 @@ async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
     experiment.finish();
 }
 
-/// R21: the holder and the head are dead. The next live one is served soon after the lease of the holder ends; while it waits it
-/// sends little; and one that has waited for long comes before one that came late.
+/// R21: the holder and the head are dead. The next live waiter is served soon after the holder's
+/// lease ends. It sends few commands while it waits, and a waiter that has waited for long is
+/// served before one that came late.
 #[tokio::test]
 async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
     let mut experiment = Experiment::new(
@@ -205,12 +207,12 @@ async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
     experiment.finish();
 }
 
-/// After all have died, every key that is left expires by itself.
+/// After all processes have died, every key that is left expires by itself.
 #[tokio::test]
 async fn the_queue_of_the_dead_stays_for_ever() {
     let mut experiment = Experiment::new(
         41,
-        "all that is left expires, nobody waits for the dead",
+        "all that is left expires, no waiter waits for the dead",
         "SIGKILL of the holder and of all in the queue",
         &["queues of the dead"],
     );
@@ -228,7 +230,7 @@ async fn the_queue_of_the_dead_stays_for_ever() {
     }
     eventually("the lock expires", ms(5_000), || !line.server.has("lock:k")).await;
     assert!(line.server.inboxes().is_empty());
-    // Whoever comes next does not wait for the dead.
+    // A new client does not wait for the dead.
     let start = Instant::now();
     let guard = line.client.mutex("k").lock().await.unwrap();
     assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
@@ -239,7 +241,8 @@ async fn the_queue_of_the_dead_stays_for_ever() {
     experiment.finish();
 }
 
-/// P26: four processes with sixteen tasks each on one key cost few commands, and none gets much more than another one.
+/// P26: four processes with sixteen tasks each on one key send few commands, and no process gets
+/// many more turns than another.
 #[test]
 fn four_processes_of_sixteen_waiters_starve_each_other() {
     let events = ["turns", "hand-overs between processes"];

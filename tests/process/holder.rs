@@ -44,7 +44,8 @@ async fn a_stopped_holder_does_no_step_after_its_lease() {
     experiment.finish();
 }
 
-/// P16: the holder is stopped until its lock is gone, nobody takes it, the holder goes on. redis-semaphore#175.
+/// P16: the holder is stopped until its lock has expired, no other client takes it, and the holder
+/// goes on. redis-semaphore#175.
 #[tokio::test]
 async fn a_stopped_holder_does_not_create_its_lock_again() {
     let events = ["releases that found it expired"];
@@ -64,8 +65,8 @@ async fn a_stopped_holder_does_not_create_its_lock_again() {
     experiment.finish();
 }
 
-/// The same, with a renewal under way: the server executes it while its sender is stopped, and the answer waits in the socket for
-/// longer than any call, or a connection, is waited for.
+/// The same, with a renewal under way: the server executes it while its sender is stopped, and the
+/// answer waits in the socket for longer than any call, or a connection, is waited for.
 #[tokio::test]
 async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() {
     let events = ["renewals that outlived their senders' lease", "releases that found it expired"];
@@ -102,8 +103,9 @@ async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() 
     experiment.finish();
 }
 
-/// A holder whose lock expired is told so, did nothing late, and its release finds nobody: neither that it was in time nor that
-/// it was taken would be true, and the server is there to be asked.
+/// The holder of an expired lock learns of it and did nothing late. Its release finds the key gone
+/// and reports `Expired`: it was not in time, and the lock was not taken. The outcome is known
+/// because the server is reachable.
 fn finds_it_expired(server: &RedisServer, worker: Worker, key: &str) {
     let end = worker.end();
     assert!(end.lost.is_some() && end.released == "Ok(Expired)", "{key}: {end:?}");
@@ -123,7 +125,8 @@ async fn a_running_holder_keeps_its_lock_for_many_leases() {
     assert!(!server.has("lock:k"));
 }
 
-/// The holder is killed as by `kill -9`: its lock is free after its ttl, not before and not much later.
+/// The holder is killed as by `kill -9`: its lock is free after its ttl, not before and not much
+/// later.
 #[tokio::test]
 async fn a_killed_holder_blocks_the_key_for_its_ttl() {
     let name = "free when the ttl is over, not before and not much later";

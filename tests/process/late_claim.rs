@@ -1,4 +1,5 @@
-//! A claim that the server executes when the client has given it up and released it on another connection.
+//! A claim that the server executes when the client has given it up and released it on another
+//! connection.
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
@@ -89,9 +90,9 @@ async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lo
         }
         let first = taken.get_message().map(|message| message.get_channel_name().to_owned());
         assert!(first.is_err(), "round {round}: a late claim took {first:?}");
-        // All that were executed came late, and took nothing.
+        // All claims that were executed came late, and took no lock.
         experiment.saw("late claims found void", claims_executed(&server));
-        // Those that count are ours, too.
+        // The connections that count them are included.
         let after = connections(&server).saturating_sub(before + 6);
         experiment.saw("connections replaced", after);
         experiment.ran(1);

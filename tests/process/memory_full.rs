@@ -17,7 +17,8 @@ fn fill(server: &RedisServer, enough: impl Fn() -> bool) -> usize {
     panic!("it is never full");
 }
 
-/// The lock is evicted: the holder is told, the next number is greater. The check at the start warned of it.
+/// The lock is evicted. The holder notices, and the next fencing token is greater. The check at the
+/// start had warned of it.
 #[tokio::test(flavor = "current_thread")]
 async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
     let events = ["locks evicted", "leases lost", "warnings at the start", "greater numbers"];
@@ -43,8 +44,8 @@ async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
     experiment.finish();
 }
 
-/// Nothing is evicted, and nothing new can be written: claims fail for certain, holders keep, lengthen and release what they
-/// have, and a waiter gets the lock when there is room.
+/// Nothing is evicted, and nothing new can be written: claims fail for certain, holders keep,
+/// lengthen and release what they have, and a waiter gets the lock when there is room.
 #[tokio::test]
 async fn a_full_server_refuses_claims_and_keeps_what_is_held() {
     let events = ["claims refused", "leases kept", "leases lengthened", "locks released"];

@@ -1,4 +1,4 @@
-//! Clients at work to whom the server says no from one moment to the next, and yes again later.
+//! The server suddenly answers working clients with errors, and recovers later.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::support::worker::Worker;
 
 /// Outlives the refusal.
 const LONG: u64 = 12_000;
-/// Does not. Renewals that fail are repeated faster towards the deadline, some twenty times for each lease.
+/// Does not. Renewals that fail are repeated faster towards the deadline, some twenty times for
+/// each lease.
 const SHORT: u64 = 3_000;
 /// For how long the server says no.
 const SPAN: Duration = ms(6_000);
@@ -35,11 +36,12 @@ struct Refusal {
     give: &'static str,
     /// Whether connections that are open are closed.
     kill: bool,
-    /// What users are told.
+    /// The error that users see.
     says: &'static str,
 }
 
-/// A process that keeps its lease, one that does not, and this one, which waits and asks; each as a user of its own.
+/// A process that keeps its lease, one that does not, and this one, which waits and asks; each as a
+/// user of its own.
 struct Scene {
     server: RedisServer,
     client: LockClient,
@@ -106,7 +108,8 @@ impl Scene {
         let (ended, _) = within("the end of the wait", BACK, waiting).await;
         check(&ended.unwrap().unwrap_err(), refusal);
         experiment.saw("waits ended by an error", 1);
-        // Where nothing is open, nothing is sent, however often somebody asks. Else each claim is sent, and refused.
+        // Without a connection nothing is sent, however often callers claim. With one, each claim
+        // is sent and refused.
         let pause = if refusal.kill { ms(10) } else { LATE };
         while start.elapsed() < SPAN {
             tokio::time::sleep(pause).await;
@@ -154,7 +157,7 @@ impl Scene {
     }
 }
 
-/// Nobody is told that the lock is busy, nor what the password is.
+/// No error says that the lock is busy, and none contains the password.
 fn check(error: &Error, refusal: &Refusal) {
     // A claim that was under way when its connection was killed may have been executed.
     assert!(error.is_store_failure(), "{error:?}");

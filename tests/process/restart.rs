@@ -1,5 +1,5 @@
-//! A server that is killed as by `kill -9` and starts again: with nothing, or with all that it wrote down. Or its machine crashes,
-//! and what was not forced to the disk is gone, too.
+//! A server that is killed as by `kill -9` and starts again: with nothing, or with all that it
+//! wrote down. Or its machine crashes, and what was not forced to the disk is gone, too.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -11,17 +11,19 @@ use crate::support::contest::{Contest, Outcome};
 use crate::support::history::History;
 use crate::support::worker::{End, Worker};
 
-/// For which no restart is too long.
+/// Longer than any restart takes.
 const TTL: u64 = 5_000;
-/// For those who wait for a lock that came back when it had been released.
+/// For waiters of a lock that was released and came back with the restart.
 const SHORT_TTL: u64 = 1_000;
-/// What was written within this time before a crash is gone. Redis forces all to the disk once a second.
+/// What was written within this time before a crash is gone. Redis forces all to the disk once a
+/// second.
 const NOT_ON_DISK: u64 = 400;
 
 /// How the server ends, before it starts again.
 type Ending = fn(&mut RedisServer, &mut Experiment);
 
-/// Ends and starts the server while processes contend, and one holds a lock of its own. Gives how the holder ended.
+/// Ends and starts the server while processes contend, and one holds a lock of its own. Gives how
+/// the holder ended.
 fn restarts(
     ttl: u64,
     config: &'static [&'static str],
@@ -84,7 +86,8 @@ fn append_only_file(server: &RedisServer) -> PathBuf {
     grows.next().unwrap()
 }
 
-/// Locks and counter are gone: the clock of the server keeps the numbers growing, and holders are told.
+/// Locks and counter are gone. The server's clock keeps the fencing tokens growing, and holders
+/// learn of the loss.
 #[test]
 fn a_server_that_restarts_empty_makes_no_number_smaller() {
     let events = ["restarts", "turns", "leases lost"];

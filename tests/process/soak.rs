@@ -1,7 +1,7 @@
 //! All of it, at random, for as long as there is time.
 //!
-//! Some seconds, times the dose; or as many seconds as `LOCK_TESTS_SOAK` says. Each kind of fault comes once before any comes
-//! again.
+//! Some seconds, times the dose; or as many seconds as `LOCK_TESTS_SOAK` says. Each kind of fault
+//! comes once before any comes again.
 
 mod faults;
 
@@ -105,8 +105,8 @@ fn faults_at_random_break_no_exclusion() {
     experiment.finish();
 }
 
-/// Also when the server forgets: numbers grow, the resource that checks them loses no update, and turns overlap only when a
-/// lease was forgotten or misjudged.
+/// Also when the server forgets: numbers grow, the resource that checks them loses no update, and
+/// turns overlap only when a lease was forgotten or misjudged.
 #[test]
 fn faults_at_random_make_no_number_smaller() {
     let name = "numbers grow, a resource that checks them loses no update, no overlap but in declared windows";

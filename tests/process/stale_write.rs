@@ -1,7 +1,8 @@
-//! Holders that write after their lease: refused where the fencing token is checked, and damage where it is not.
+//! Holders that write after their lease: refused where the fencing token is checked, and damage
+//! where it is not.
 //!
-//! The owners of guards read a number, take their time, and write it back one greater. They are stopped in between, for longer
-//! than their leases last.
+//! The owners of guards read a number, take their time, and write it back one greater. They are
+//! stopped in between, for longer than their leases last.
 
 use std::thread::sleep;
 
@@ -74,7 +75,7 @@ const DAMAGED: [LoggedEvent; 2] = [
 /// Not a promise, but what makes the other two worth something.
 fn without_the_check(resource: &'static str, name: &'static str) {
     let events = ["holders stopped", "lost updates or stale writes"];
-    let fault = "the same, and nobody checks the token";
+    let fault = "the same, and the resource checks no token";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let (outcome, stopped) = stop_holders("unfenced", resource, false, &DAMAGED, &experiment);
     assert_eq!(outcome.history.refused(), 0, "{}", outcome.words());

@@ -10,7 +10,8 @@ use crate::support::history::History;
 use crate::support::worker::Worker;
 
 const TTL: u64 = 900;
-/// A wait that ends while nobody answers ends this late at most, on a machine that does other things, too.
+/// A wait that ends while the server does not answer ends at most this late, even on a busy
+/// machine.
 const OVERRUN: u64 = 600;
 
 /// Whether it still has its lock; one that has not made no step too many.
@@ -18,7 +19,8 @@ fn still_holds(worker: Worker) -> bool {
     worker.release().lost.is_none()
 }
 
-/// Contends while the server stands still, now and then, for less than a lease and for more. `stand` makes it, for a time.
+/// Contends while the server stands still, now and then, for less than a lease and for more.
+/// `stand` makes it, for a time.
 fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&Field, Duration)) {
     let span = ms(scale(5) as u64 * 1_000);
     let (ttl, renewed) = (TTL, TTL);
@@ -68,7 +70,7 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
     experiment.ran(1);
     experiment.saw("turns", outcome.history.turns());
     experiment.saw("turns longer than a ttl", outcome.renewed);
-    experiment.saw("outcomes that nobody knows", usize::try_from(outcome.unknown).unwrap());
+    experiment.saw("unknown outcomes", usize::try_from(outcome.unknown).unwrap());
     experiment.finish();
 }
 
@@ -77,7 +79,7 @@ const CONTENTION: [LoggedEvent; 4] = [
     ("turns", 51, History::done),
     ("hand-overs between processes", 6, History::handovers),
     ("turns longer than a ttl", 1, History::renewed_turns),
-    ("outcomes that nobody knows", 1, History::unknown),
+    ("unknown outcomes", 1, History::unknown),
 ];
 
 const NAME: &str = "no two turns at once, leases end or last, waits end in time, no busy loop";
@@ -87,7 +89,7 @@ const EVENTS: [&str; 6] = [
     "leases lost",
     "turns",
     "turns longer than a ttl",
-    "outcomes that nobody knows",
+    "unknown outcomes",
 ];
 
 #[test]

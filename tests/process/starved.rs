@@ -28,7 +28,8 @@ fn enters(server: &RedisServer, ways: &str, (ttl, locks): (u64, usize), block: &
     Worker::start(server, "bodies", &args)
 }
 
-/// Lets a process enter `locks` bodies for each span of `block`, a quarter in each way, and looks at what came of them.
+/// Lets a process enter `locks` bodies for each span of `block`, a quarter in each way, and looks
+/// at what came of them.
 fn bodies(
     experiment: &mut Experiment,
     (ttl, locks): (u64, usize),
@@ -62,7 +63,8 @@ fn experiment(number: u32, fault: &'static str) -> Experiment {
     Experiment::new(number, name, fault, &["steps", run, bind, marked, layer])
 }
 
-/// All threads of a runtime are blocked for half a ttl to three, while a thousand leases are renewed on one connection.
+/// All threads of a runtime are blocked for half a ttl to three, while a thousand leases are
+/// renewed on one connection.
 #[test]
 fn a_blocked_runtime_polls_a_body_after_its_deadline() {
     let fault =

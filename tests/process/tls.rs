@@ -1,7 +1,7 @@
-//! `rediss://`: which servers are trusted, and what is said about the others.
+//! `rediss://`: which servers are trusted, and how the others are reported.
 //!
-//! The roots of the platform are read from where `SSL_CERT_FILE` points, so a process that trusts an authority of the
-//! test's own is another one than the test.
+//! The roots of the platform are read from where `SSL_CERT_FILE` points, so a process that trusts
+//! an authority of the test's own is another one than the test.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ async fn an_unknown_authority_is_trusted_or_called_busy() {
     let mut experiment = Experiment::new(
         40,
         "a clean error that is not called busy, no lock",
-        "TLS: an authority that nobody knows",
+        "TLS: an unknown authority",
         &["certificates refused"],
     );
     let tls = Tls::start("127.0.0.1");

@@ -14,8 +14,9 @@ use crate::support::worker::Worker;
 
 const MINUTE: i64 = 60_000;
 
-/// Forward: a lock expires long before its holder thinks so. Another one gets it, which no lock can prevent; the resource
-/// refuses the writes of the first, who is told by its next renewal.
+/// Forward: a lock expires long before its holder expects it. Another client gets it, which no lock
+/// can prevent. The resource refuses the writes of the first holder, which learns of the loss from
+/// its next renewal.
 #[tokio::test]
 async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
     let ground = Ground::new("forward");
@@ -55,7 +56,8 @@ async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
     experiment.finish();
 }
 
-/// Backward: the server keeps a lock for longer than it should, yet a release frees it at once, and numbers grow.
+/// Backward: the server keeps a lock for longer than it should, yet a release frees it at once, and
+/// numbers grow.
 #[tokio::test]
 async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
     let ground = Ground::new("backward");
@@ -95,8 +97,8 @@ const MOVED: [LoggedEvent; 3] = [
     ("stale writes refused", 1, History::refused),
 ];
 
-/// Lets processes contend while `moves` moves the clock, time and again: turns may overlap, which is expected and counted, and
-/// what is written late is refused.
+/// Lets processes contend while `moves` moves the clock, time and again: turns may overlap, which
+/// is expected and counted, and what is written late is refused.
 fn moved(
     (name, fault, event): (&'static str, &'static str, &'static str),
     contest: Contest,
@@ -139,7 +141,8 @@ fn a_clock_that_jumps_about_makes_no_number_smaller() {
     });
 }
 
-/// A second gained, little by little but faster than renewals follow, and a second lost the same way.
+/// A second gained, little by little but faster than renewals follow, and a second lost the same
+/// way.
 #[test]
 fn a_clock_that_runs_fast_and_slow_makes_no_number_smaller() {
     let fault = "the server's clock gains a second within 200 ms, and loses it again";

@@ -11,7 +11,8 @@ use crate::fake::{Fake, Reply};
 use crate::log::{Log, Reader};
 use crate::setting::EXACT;
 
-/// How far the clock of the real server may be ahead when it executes what the other one executed before.
+/// How far the clock of the real server may be ahead when it executes what the other one executed
+/// before.
 const MOMENT_US: u64 = 2_000_000;
 const MOMENT_MS: u64 = 1_000;
 /// The shipped scripts.
@@ -68,7 +69,8 @@ fn compare(next: &AtomicU64, sequences: u64, total: &Mutex<Seen>) {
         if seed >= sequences {
             return;
         }
-        // Keys expire by real time on one of them: where the machine stood still, that says nothing.
+        // Keys expire by real time on one of them: where the machine stood still, that says
+        // nothing.
         let mut tries = std::iter::repeat_with(|| sequence(seed, &mut real)).take(TRIES);
         let seen = tries.find_map(|seen| seen).expect("a machine that is quick enough for once");
         let total = &mut *total.lock().unwrap();
@@ -89,11 +91,11 @@ struct Seen {
     expired: usize,
 }
 
-/// Sends the same commands to both; `None` if they differ where time decides: when a key may have expired on
-/// one of them in between.
+/// Sends the same commands to both; `None` if they differ where time decides: when a key may have
+/// expired on one of them in between.
 fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
     let (mut rng, mut seen, mut before) = (Rng::new(seed), Seen::default(), Vec::new());
-    let fake = Fake::new(EXACT, Log::new(Reader::Nobody));
+    let fake = Fake::new(EXACT, Log::new(Reader::None));
     redis::cmd("FLUSHALL").exec(real).unwrap();
     redis::cmd("SCRIPT").arg("FLUSH").exec(real).unwrap();
     let mut since = Instant::now();
@@ -111,7 +113,7 @@ fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
         for arg in rest {
             cmd.arg(arg.as_slice());
         }
-        let theirs = match real.req_packed_command(&cmd.get_packed_command()) {
+        let actual = match real.req_packed_command(&cmd.get_packed_command()) {
             Ok(value) => value,
             Err(error) => {
                 let words = error.detail().unwrap_or_default();
@@ -121,35 +123,36 @@ fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         fake.set_clock(u64::try_from(now.as_micros()).unwrap());
-        let ours = fake.execute(&args, None);
+        let simulated = fake.execute(&args, None);
         let words = args.iter().map(|arg| match String::from_utf8_lossy(arg) {
             arg if arg.len() > 300 => "(script)".into(),
             arg => arg,
         });
         before.push(words.collect::<Vec<_>>().join(" "));
-        if !is_same(&ours, &theirs) {
-            // Who comes first in there depends on the very millisecond.
+        if !is_same(&simulated, &actual) {
+            // The order in that key depends on the millisecond.
             let by_time = args.iter().any(|arg| arg == BY_TIME.as_bytes());
             assert!(
                 by_time || since.elapsed() > SHORTEST_LIFE / 2,
-                "seed {seed}: {before:#?}: {ours:?} instead of {theirs:?}"
+                "seed {seed}: {before:#?}: {simulated:?} instead of {actual:?}"
             );
             return None;
         }
         seen.commands += 1;
         seen.scripts += usize::from(name.starts_with(b"EVAL"));
-        seen.errors += usize::from(matches!(ours, Reply::Error(_)));
+        seen.errors += usize::from(matches!(simulated, Reply::Error(_)));
     }
     Some(seen)
 }
 
-/// How many keys there are. Unlike `DBSIZE`, this does not count those that have expired and are not yet removed.
+/// How many keys there are. Unlike `DBSIZE`, this does not count those that have expired and are
+/// not yet removed.
 fn keys_of(real: &mut redis::Connection) -> usize {
     redis::cmd("KEYS").arg("*").query::<Vec<String>>(real).unwrap().len()
 }
 
 const KEYS: [&str; 4] = ["lock:a", "lock:b", "lock:{0}:q:a", BY_TIME];
-/// In which scripts keep until when somebody lives.
+/// The key in which scripts keep until when each waiter is alive.
 const BY_TIME: &str = "lock:{0}:a:a";
 const TOKENS: [&str; 3] = [
     "0b6ca55d-620e-44ff-9cbb-d9157bed74db",
@@ -183,7 +186,7 @@ fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
         14 => format!("ZRANGE {key} 0 {}", rng.one_of(&["0", "-1", "1"])),
         15 => format!("ZRANGEBYSCORE {key} -inf {score} LIMIT 0 {}", rng.within(0..=3)),
         16 => format!("ZPOPMIN {key}"),
-        17 => "PUBLISH nobody hears".to_owned(),
+        17 => "PUBLISH no-channel message".to_owned(),
         18 => rng.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
         _ => return any_script(rng),
     };
@@ -201,7 +204,7 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
     let locks = if rng.chance(70) { vec!["a"] } else { vec!["a", "b"] };
     let tokens: Vec<_> = locks.iter().map(|_| rng.one_of(&TOKENS)).collect();
     let members = tokens.iter().map(|token| {
-        // Nobody is subscribed, so that one who is said to be counts as gone.
+        // No client is subscribed, so a waiter that claims to be counts as gone.
         let sign = rng.one_of(&["=", "~"]);
         format!("{token}:{}:{sign}{}", rng.one_of(&LIVES), if sign == "=" { "inbox" } else { "" })
     });
@@ -238,9 +241,9 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
     args.into_iter().map(String::into_bytes).collect()
 }
 
-/// Whether both are the same, but for what a clock says that is read a moment later.
-fn is_same(ours: &Reply, theirs: &Value) -> bool {
-    match (ours, theirs) {
+/// Whether both replies are the same, but for readings of a clock a moment apart.
+fn is_same(simulated: &Reply, actual: &Value) -> bool {
+    match (simulated, actual) {
         (Reply::Nil, Value::Nil) | (Reply::Status("OK"), Value::Okay) => true,
         (Reply::Status(one), Value::SimpleString(two)) => one == two,
         (Reply::Int(one), Value::Int(two)) => one == two || is_close_number(*one, *two),
@@ -252,7 +255,7 @@ fn is_same(ours: &Reply, theirs: &Value) -> bool {
         (Reply::Error(one), Value::ServerError(error)) => {
             *one == format!("{} {}", error.code(), error.details().unwrap_or_default())
         }
-        // On its own. Where in a script it was raised is not ours to know.
+        // The error alone: the simulation does not know where in a script Redis raised it.
         (Reply::Error(one), Value::SimpleString(two)) => {
             one == two || two.starts_with(&format!("{one} script: "))
         }

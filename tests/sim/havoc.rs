@@ -39,12 +39,12 @@ impl Stage {
                 release_after(world, machine, vec![way], span);
             }
             3 => {
-                note("streams break, with what was asked for");
+                note("streams break, and requests are lost");
                 struck(world, machine.streams());
                 machine.reset(false);
             }
             4 => {
-                note("streams break behind what was asked for");
+                note("streams break after requests are delivered");
                 struck(world, machine.streams());
                 machine.reset(true);
             }

@@ -1,4 +1,4 @@
-//! Who held what when, and what must be true of it.
+//! Which task held which lock when, and what must be true of it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ struct Loss {
     clock_us: u64,
 }
 
-/// By so many microseconds the counter may be ahead of the clock.
+/// By how many microseconds the counter may be ahead of the clock.
 const AHEAD_US: u64 = 1_000;
 
 impl Loss {
@@ -83,7 +83,7 @@ impl History {
         (excused.len(), others.into_iter().map(overlap).collect())
     }
 
-    /// A grant has a greater number than every grant that was there before it was asked for, even if
+    /// A grant has a greater fencing token than every grant that was made before its claim, even if
     /// the counter was lost.
     pub(crate) fn check_fences(&self, mut violation: impl FnMut(String)) {
         for turns in self.by_key().into_values() {

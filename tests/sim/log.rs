@@ -19,10 +19,10 @@ struct Inner {
 /// Who reads a log.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reader {
-    Nobody,
+    None,
     /// The test, to compare it.
     Test,
-    /// Somebody who wants to see what happens, in a simulation that may never end.
+    /// An engineer who watches a simulation that may never end.
     Human,
 }
 
@@ -38,7 +38,7 @@ impl Log {
         inner.events += 1;
         let at = inner.origin.elapsed().as_millis();
         match inner.reader {
-            Reader::Nobody => {}
+            Reader::None => {}
             Reader::Test => writeln!(inner.text, "{at:>6} {}", what()).unwrap(),
             Reader::Human => {
                 let what = what();

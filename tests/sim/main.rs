@@ -1,7 +1,8 @@
-//! Clients, a network and a Redis server in one thread, under simulated time and by the choices of a seed.
+//! Clients, a network and a Redis server in one thread, under simulated time and by the choices of
+//! a seed.
 //!
-//! `LOCK_SIM_SEEDS=n` runs `n` seeds. A seed that fails is named; `LOCK_SIM_SEED=n` repeats it, and with `--nocapture` shows
-//! what happened.
+//! `LOCK_SIM_SEEDS=n` runs `n` seeds. A seed that fails is named; `LOCK_SIM_SEED=n` repeats it, and
+//! with `--nocapture` shows what happened.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 mod crowd;

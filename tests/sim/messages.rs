@@ -12,12 +12,13 @@ use crate::setting::{EXACT, REQUEST, SOON, Setting, TTL, experiment, simulated};
 /// How late a waiter may be whose message was lost: the head of a queue asks once a second.
 const ASKED_AGAIN: Duration = ms(1_100);
 
-/// The answer to a claim is lost. Whoever goes on waiting gets the lock by the same token; for others it is released.
+/// The answer to a claim is lost. A caller that goes on waiting gets the lock by the same token; if
+/// it gives up, the lock is released.
 #[test]
 fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
     let about = Experiment::new(
         8,
-        "a grant that nobody heard of is found again or given back",
+        "a grant whose answer was lost is found again or given back",
         "the answers to claims are held up, then the streams break or are released",
         &["granted after all", "given up, and released"],
     );
@@ -29,7 +30,7 @@ fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
         let asked = tokio::spawn(client.mutex("k").with_wait(wait).lock());
         let before = setting.fake.counts().acquires;
         sleep(setting.rng.ms(10..=1_500)).await;
-        assert!(setting.fake.counts().acquires > before, "{case}: it was asked for");
+        assert!(setting.fake.counts().acquires > before, "{case}: the claim was not sent");
         if setting.rng.chance(50) {
             machine.reset(true);
         }
@@ -79,10 +80,10 @@ fn a_claim_that_arrives_late_is_void() {
             let remains = setting.fake.leftovers();
             assert!(remains.is_empty(), "{case}: {remains:?} after {held_up:?}");
             let free = other.mutex("k").try_lock().await.unwrap();
-            free.expect("nobody has it").release().await.unwrap();
+            free.expect("it is free").release().await.unwrap();
         }
         let in_time = match asked.await.unwrap() {
-            Ok(guard) => guard.expect("nobody else had it").is_valid(),
+            Ok(guard) => guard.expect("no other client held it").is_valid(),
             Err(error) => {
                 assert!(error.is_store_failure(), "{case}: {error:?}");
                 false
@@ -131,7 +132,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
         assert!(after.commands > before.commands, "{case}: they arrived");
         assert!(next.remaining() + ms(40) >= left, "{case}");
         assert!(next.is_valid(), "{case}");
-        assert!(next.extend(TTL).await.is_ok(), "{case}: it is still ours");
+        assert!(next.extend(TTL).await.is_ok(), "{case}: the lease is still valid");
         next.release().await.unwrap();
         setting.nothing_remains(&client).await;
         let late = (after.renewals - before.renewals, after.releases - before.releases);
@@ -168,10 +169,12 @@ fn a_waiter_finds_its_grant_though_every_message_is_lost() {
     });
 }
 
-/// Found by a seed: the wait ended while its client could not connect, and the waiter went round in circles.
+/// Found by a seed: the wait ended while its client could not connect, and the waiter went round in
+/// circles.
 #[test]
-fn a_wait_ends_though_nobody_can_connect() {
-    // Less than a connection may take. The first is over so soon after an answer that this would count, but for the loss.
+fn wait_ends_in_time_without_a_connection() {
+    // Less than a connection may take. The first is over so soon after an answer that this would
+    // count, but for the loss.
     for wait in [ms(200), ms(800)] {
         simulated(1, EXACT, async |setting| cut_off_for_good(setting, wait).await);
     }

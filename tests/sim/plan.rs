@@ -8,12 +8,13 @@ use lock_testkit::Rng;
 use crate::fake::Traits;
 use crate::net::Latency;
 
-/// How fast the server's clock may be in a million of the clients' microseconds: as far apart as the promises allow.
+/// How fast the server's clock may be in a million of the clients' microseconds: as far apart as
+/// the promises allow.
 pub(crate) const SLOWEST_CLOCK: u64 = 990_000;
 pub(crate) const FASTEST_CLOCK: u64 = 1_010_000;
 const LEAST_FAULTS: u64 = 0;
 const MOST_FAULTS: u64 = 7;
-/// At least one, for what nobody knows the outcome of is what a lock has to be good at.
+/// At least one, because unknown outcomes are what a lock must handle well.
 const MOST_LOST_ANSWERS: u64 = 3;
 /// Of twelve.
 const LONG_TTLS: u64 = 2;
@@ -32,7 +33,8 @@ pub(crate) struct Plan {
     pub(crate) may_forget: bool,
     /// Whether some clients are ended in good order, and others take their places.
     pub(crate) drains: bool,
-    /// Whether some locks are taken without a number. If the server forgets, nobody can tell when those began.
+    /// Whether some locks are taken without a fencing token. If the server forgets them, the check
+    /// cannot know when those leases began.
     pub(crate) unfenced: bool,
 }
 

@@ -16,16 +16,18 @@ const WAITERS: usize = 50;
 const APART: Duration = ms(25);
 /// How long each holds the lock.
 const HOLD: Duration = ms(5);
-/// From one who is alive to the next, if nobody died between them: the hold, the release and the message.
+/// From one live waiter to the next with no dead one between them: the hold, the release and the
+/// message.
 const STEP: Duration = ms(40);
 /// No longer than a claim.
 const TTL: Duration = ms(3_000);
-/// What one who died costs those behind: its claim (at most 3 s; whoever died as the holder may have made it a full ttl), and
-/// until somebody asks, which each does once a second.
+/// What a dead waiter costs the waiters behind it: its claim (at most 3 s; if it died as the
+/// holder, it may have extended it to a full ttl), and the time until another waiter retries, which
+/// each does once a second.
 const DEAD: Duration = ms(3_000 + 1_100);
 const SEEDS: usize = 12;
 
-/// One who waits, as a process of its own.
+/// A waiter in a process of its own.
 struct Waiter {
     machine: Machine,
     task: tokio::task::JoinHandle<()>,
@@ -43,7 +45,8 @@ struct Seen {
     longest: Duration,
 }
 
-/// Whoever lives is served in turn: nobody overtakes, and one who died costs no more than its claim.
+/// Live waiters are served in turn. None overtakes another, and a dead one costs no more than its
+/// claim.
 #[test]
 fn fifty_waiters_are_served_in_turn_though_some_die() {
     let mut experiment = Experiment::new(
@@ -109,7 +112,7 @@ async fn waiter(setting: &Setting, number: usize, served: &Served) -> Waiter {
     Waiter { machine, task, dead: false }
 }
 
-/// Kills one who has not been served yet.
+/// Kills a waiter that has not been served yet.
 fn kill_one(waiters: &mut [Waiter], rng: &mut Rng, served: &Served) {
     let served: Vec<_> = served.lock().unwrap().iter().map(|(number, _)| *number).collect();
     let waiting = waiters.iter_mut().enumerate();
@@ -118,7 +121,7 @@ fn kill_one(waiters: &mut [Waiter], rng: &mut Rng, served: &Served) {
     if waiting.is_empty() {
         return;
     }
-    // Mostly one whose turn is near.
+    // Usually one near the head of the queue.
     let far = (waiting.len() - 1).min(if rng.chance(70) { 5 } else { WAITERS });
     let (_, one) = &mut waiting[rng.within(0..=far as u64) as usize];
     one.machine.kill(rng.chance(50));
@@ -134,7 +137,7 @@ fn check(served: &[(usize, Instant)], waiters: &[Waiter], free: Instant, seed: u
     for (number, at) in served {
         assert!(*number >= behind, "seed {seed}: {number} came behind {behind}: {served:?}");
         let died = waiters[behind..*number].iter().filter(|waiter| waiter.dead).count();
-        assert_eq!(died, number - behind, "seed {seed}: somebody was overtaken: {served:?}");
+        assert_eq!(died, number - behind, "seed {seed}: a waiter was overtaken: {served:?}");
         let took = *at - before;
         let limit = STEP + DEAD * died as u32;
         assert!(took <= limit, "seed {seed}: {number} waited for {took:?}, not {limit:?}");
@@ -145,7 +148,7 @@ fn check(served: &[(usize, Instant)], waiters: &[Waiter], free: Instant, seed: u
     seen
 }
 
-/// R21: a place is kept for as long as its waiter asks for it.
+/// R21: a waiter keeps its place for as long as it goes on claiming.
 #[test]
 fn a_waiter_that_waits_ten_minutes_loses_its_place() {
     simulated(1, EXACT, async |setting| {

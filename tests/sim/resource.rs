@@ -1,4 +1,5 @@
-//! What the locks protect: a record for each key, that takes no write of a holder older than the last.
+//! What the locks protect: a record for each key. It refuses writes of holders that are older than
+//! the last writer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,12 +19,13 @@ struct Inner {
 
 struct Record {
     newest: FencingToken,
-    /// The turn, of those that wrote, that was asked for last.
+    /// The turn with the latest claim among the turns that wrote.
     last_asked: Turn,
 }
 
 impl Resource {
-    /// Writes for a turn, unless the token says that it is stale. That it was, though its token passed, is told.
+    /// Writes for a turn, unless its token is stale. An error says that the write was stale
+    /// although its token passed.
     pub(crate) fn write(&self, key: usize, turn: Turn) -> Result<(), String> {
         let token = FencingToken::from_raw(turn.fence);
         let mut inner = self.0.lock().unwrap();
@@ -36,7 +38,7 @@ impl Resource {
             return Ok(());
         }
         let before = record.last_asked;
-        // Its grant was over and done with when that of the other was asked for.
+        // This turn began before the other one made its claim.
         if turn.enter < before.asked {
             return Err(format!("{turn:?} wrote over {before:?}"));
         }

@@ -13,12 +13,13 @@ use crate::world::{self, Outcome};
 
 /// How many seeds are run by default, and so many see all there is. Fewer show what they saw.
 const SEEDS: usize = 1_000;
-/// One of so many runs with clocks that are as far apart as the promises allow, too, and with clocks that are further apart.
+/// One of so many runs with clocks that are as far apart as the promises allow, too, and with
+/// clocks that are further apart.
 const WITH_ODD_CLOCKS: u64 = 10;
 /// The share of seeds, in percent, in which a client must not have known what became of a command.
 const AMBIGUOUS: usize = 95;
-/// The last claims of the first have no deadline of their own, and are on their way for half a minute each. In the second the answer
-/// to a release is lost when all other faults are over.
+/// The last claims of the first have no deadline of their own, and are on their way for half a
+/// minute each. In the second the answer to a release is lost when all other faults are over.
 const ONCE_FAILED: [u64; 2] = [86_617, 153_077];
 /// After so many seeds with violations nothing is learnt from more.
 const ENOUGH: usize = 5;
@@ -53,7 +54,7 @@ fn run(what: &str, seeds: Range<u64>, change: impl Fn(&mut Plan) + Sync) -> Tota
         if total.lock().unwrap().violations.len() >= ENOUGH {
             return;
         }
-        let reader = if verbose { Reader::Human } else { Reader::Nobody };
+        let reader = if verbose { Reader::Human } else { Reader::None };
         let Outcome { counts, overlaps, violations, .. } = world::run_with(seed, reader, &change);
         let mut total = total.lock().unwrap();
         total.seeds += 1;
@@ -115,7 +116,8 @@ fn seeds_that_once_failed_hold() {
     }
 }
 
-/// Inside the margin nobody notices; outside it leases overlap, and the numbers of the grants protect what they lock.
+/// Inside the margin drift has no effect. Outside it leases overlap, and the fencing tokens protect
+/// the resource.
 #[test]
 fn clocks_that_are_too_far_apart_let_leases_overlap_and_no_stale_write_through() {
     let mut experiment = Experiment::new(

@@ -23,11 +23,13 @@ pub(crate) struct Setting {
 
 pub(crate) const EXACT: Traits = Traits { resp3: true, clock_rate: 1_000_000 };
 pub(crate) const NEAR: Latency = Latency { usual: 3, longest: 3, slow: 0 };
-/// The ttl of clients that do not choose another: well above [`SOON`], so that a lock which is left to it is noticed.
+/// The ttl of clients that do not choose another: well above [`SOON`], so that a test notices a
+/// lock that is left to expire.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 /// How long a client waits for an answer.
 pub(crate) const REQUEST: Duration = Duration::from_millis(200);
-/// How soon what was given up is released, once the server can be reached: pauses between attempts, and some to connect.
+/// How soon an abandoned lock is released once the server is reachable: pauses between attempts,
+/// and a few connection attempts.
 pub(crate) const SOON: Duration = Duration::from_secs(3);
 
 /// Runs `what` under simulated time, by the choices of `seed`.
@@ -40,7 +42,7 @@ pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Set
         .unwrap();
     runtime.block_on(async {
         let mut rng = Rng::new(seed);
-        let fake = Fake::new(traits, Log::new(Reader::Nobody));
+        let fake = Fake::new(traits, Log::new(Reader::None));
         let net = Net::new(fake.clone(), NEAR, REQUEST, rng.split());
         what(Setting { fake, net, rng, case: format!("seed {seed}") }).await
     })

@@ -34,7 +34,7 @@ struct Case<'a> {
 
 /// No future here needs more polls than this to end.
 const MOST_POLLS: usize = 200;
-/// How long a rival keeps the lock: a waiter hears of its place and listens long before.
+/// How long a rival keeps the lock. A waiter is queued and subscribed long before that.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The number of seeds.
 const SEEDS: usize = 1;
@@ -137,7 +137,8 @@ fn drop_at(seed: u64, case: Case<'_>) -> bool {
             },
             remains: &|| {
                 let remains = setting.fake.leftovers().into_iter();
-                // What a check at the start that lost its connection leaves expires by itself: no lock can be called like that.
+                // What a check at the start that lost its connection leaves expires by itself: no
+                // lock can be called like that.
                 let excused = |name: &String| {
                     !matches!(fault, Fault::None) && name.starts_with("lock:{0}:check:")
                 };

@@ -22,9 +22,11 @@ pub(crate) struct Task {
     pub(crate) rng: Rng,
 }
 
-/// How long a call may take besides what it was given: a store's grace, and the timers' granularity.
+/// How long a call may take besides what it was given: a store's grace, and the timers'
+/// granularity.
 const SLACK: Duration = Duration::from_millis(60);
-/// The longest that a call without a wait takes: behind a call of its own process, and until the store is given up.
+/// The longest that a call without a wait takes: behind a call of its own process, and until the
+/// store is given up.
 const WITHOUT_WAIT: Duration = Duration::from_millis(1_500);
 /// Of those that are not short, in milliseconds: with the longest ttl all would wait for too long.
 const LONGEST_HOLD: u64 = 6_000;
@@ -236,7 +238,8 @@ impl Task {
         }
     }
 
-    /// Sends a write to what the lock protects. Mostly it arrives soon, but it may take longer than the lease lasts.
+    /// Sends a write to what the lock protects. Mostly it arrives soon, but it may take longer than
+    /// the lease lasts.
     fn write(&mut self, turn: usize) {
         let ttl = self.world.plan.ttl.as_millis() as u64;
         let way = if self.rng.chance(10) { self.rng.ms(0..=2 * ttl) } else { self.rng.ms(0..=5) };
@@ -262,7 +265,7 @@ impl Task {
         let was_good = guard.is_valid();
         let answer = guard.release().await;
         self.in_time("release", start, RELEASE);
-        self.world.log.note(|| format!("{} is told {answer:?}", self.owner));
+        self.world.log.note(|| format!("{} got {answer:?}", self.owner));
         match answer {
             Ok(Released::InTime) => {}
             Ok(_) => self.world.count(|counts| counts.lost += usize::from(was_good)),

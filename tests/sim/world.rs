@@ -57,13 +57,13 @@ const LONGEST_FAULT: u64 = 2_500;
 const ALL_SERVED: Duration = Duration::from_secs(70);
 /// And what was given up is released this soon.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The loss of an answer may strike a release that comes long after: it is sent again, in vain if the connection is silent, and then
-/// on another one.
+/// The loss of an answer may strike a release that comes long after: it is sent again, in vain if
+/// the connection is silent, and then on another one.
 const LOST_ANSWER: Duration = Duration::from_secs(3);
 /// Drains begin within this time, and may take no longer than they were given and this.
 const DRAINS_BEGIN: u64 = 1_500;
 const SLACK: Duration = Duration::from_millis(60);
-/// The queue of one who is gone is kept this long by the server.
+/// The server keeps the queue of a dead waiter this long.
 const QUEUE_LIFE: Duration = Duration::from_secs(125);
 
 /// Runs the simulation of `seed`.
@@ -89,7 +89,8 @@ impl World {
         self.told.lock().unwrap().counts += counts;
     }
 
-    /// A lease that is believed in for `left` must not end before that on the server, unless it may forget.
+    /// A lease that is believed in for `left` must not end before that on the server, unless it may
+    /// forget.
     pub(crate) fn check_lease(&self, owner: usize, key: usize, left: Duration) {
         if self.plan.may_forget || !self.plan.is_inside() {
             return;
@@ -103,7 +104,7 @@ impl World {
         }
     }
 
-    /// Whether somebody has the lock, as far as the server knows.
+    /// Whether the lock is held, as far as the server knows.
     pub(crate) fn is_held(&self, key: usize) -> bool {
         self.fake.leftovers().contains(&format!("lock:k{key}"))
     }
@@ -114,7 +115,8 @@ impl World {
     }
 }
 
-/// The clients of a machine, one after another: each until all its tasks have had their turns and all is released.
+/// The clients of a machine, one after another: each until all its tasks have had their turns and
+/// all is released.
 async fn live(world: World, machine: Machine, number: usize, mut rng: Rng) {
     if world.plan.drains && rng.chance(50) {
         serve(&world, machine.clone(), number, rng.split(), Some(rng.ms(0..=DRAINS_BEGIN))).await;
@@ -226,7 +228,7 @@ async fn simulate(plan: Plan, mut rng: Rng, reader: Reader) -> Outcome {
     let killed = stage.wreak_havoc().await;
     stage.all_served().await;
     let mut remains = fake.leftovers();
-    // Nor does anybody release what was left when a drain had to end.
+    // Keys that a drain left when it had to end are not released, either.
     if killed || world.told.lock().unwrap().left_to_ttl {
         sleep(QUEUE_LIFE).await;
         remains = fake.leftovers();

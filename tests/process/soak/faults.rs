@@ -1,4 +1,4 @@
-//! What happens at random.
+//! Faults that the soak test injects at random.
 
 use std::ops::RangeInclusive;
 use std::thread::sleep;
@@ -10,13 +10,13 @@ use lock_testkit::{Rng, ms, number};
 use crate::support::contest::Field;
 use crate::support::wall::WallClock;
 
-/// Of the namespace and the bucket that all keys are in.
+/// The counter of the namespace and the bucket of all keys.
 const COUNTER: &str = "lock:{0}:fence";
 
-/// To find somebody in the middle of a turn.
+/// Attempts to find a worker in the middle of a turn.
 const TRIES: usize = 50;
 
-/// A kind of fault.
+/// A kind of fault, as the report names it.
 #[derive(Clone, Copy)]
 pub(super) struct Fault {
     /// As reported.
@@ -28,7 +28,7 @@ pub(super) struct Fault {
 pub(super) struct Chance(Rng);
 
 impl Chance {
-    /// One drawn by the clock, or the one that `LOCK_TESTS_SEED` names. It is printed.
+    /// Seeded by the clock or by `LOCK_TESTS_SEED`. Prints the seed.
     pub(super) fn begin(name: &str) -> Self {
         let drawn = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let seed = number("LOCK_TESTS_SEED").unwrap_or_else(drawn);
@@ -57,7 +57,7 @@ pub(super) struct Scene<'a> {
     /// By how many minutes the clock is ahead, and the furthest that it has ever been.
     minutes: i64,
     furthest: i64,
-    /// When two may be at work at once.
+    /// Windows in which two holders may be at work at once.
     pub(super) windows: Vec<RangeInclusive<u128>>,
 }
 
@@ -67,8 +67,8 @@ impl<'a> Scene<'a> {
         Self { chance, clock, ttl, minutes: 0, furthest: 0, windows: Vec::new() }
     }
 
-    /// Does something with which the server forgets or misjudges a lease. Whoever was granted one before is done, by its own
-    /// account, a ttl later at the latest.
+    /// Does something that makes the server forget or misjudge a lease. Holders of leases that were
+    /// granted before stop by themselves within a ttl.
     fn harm<T>(&mut self, harm: impl FnOnce() -> T) -> T {
         let from = now();
         let harmed = harm();
@@ -103,22 +103,23 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What is left behind by the dead expires.
+    /// Keys of dead processes expire.
     pub(super) fn end(&mut self) {
         self.mend_clock();
     }
 
-    fn anybody(&mut self, field: &Field) -> usize {
+    fn any_worker(&mut self, field: &Field) -> usize {
         self.chance.below(field.workers.len() as u64) as usize
     }
 
-    /// One that holds, if there is one.
+    /// A worker that holds a lock, or any worker if there is none.
     fn holder(&mut self, field: &Field) -> usize {
-        field.holder("k0").unwrap_or_else(|| self.anybody(field))
+        field.holder("k0").unwrap_or_else(|| self.any_worker(field))
     }
 }
 
-/// Tries until it takes effect: a key may be free just now. How often it did.
+/// Tries until the fault takes effect, since the key may be free just now. Returns how often it
+/// took effect.
 fn often(mut strike: impl FnMut() -> bool) -> usize {
     let struck = (0..TRIES).any(|_| {
         sleep(ms(5));
@@ -127,7 +128,7 @@ fn often(mut strike: impl FnMut() -> bool) -> usize {
     usize::from(struck)
 }
 
-/// Those that break none of the assumptions on which exclusion rests.
+/// Faults that break none of the assumptions on which exclusion rests.
 pub(super) const HARMLESS: [Fault; 9] = [
     Fault {
         name: "holders stopped",
@@ -139,7 +140,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
     Fault {
         name: "processes stopped",
         happen: |scene, field| {
-            let victim = scene.anybody(field);
+            let victim = scene.any_worker(field);
             field.stop(victim, scene.chance.millis(100, 3 * scene.ttl));
             1
         },
@@ -148,7 +149,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
         name: "processes killed",
         happen: |scene, field| {
             let holder = scene.chance.below(2) == 0;
-            let victim = if holder { scene.holder(field) } else { scene.anybody(field) };
+            let victim = if holder { scene.holder(field) } else { scene.any_worker(field) };
             field.replace(victim);
             1
         },
@@ -202,7 +203,7 @@ pub(super) const HARMLESS: [Fault; 9] = [
             1
         },
     },
-    // Nothing is forgotten: all is written down.
+    // Everything is persisted, so the restart forgets nothing.
     Fault {
         name: "restarts of the server",
         happen: |scene, field| {
@@ -214,7 +215,8 @@ pub(super) const HARMLESS: [Fault; 9] = [
     },
 ];
 
-/// Those with which the server forgets, or somebody else meddles: two may be at work at once.
+/// Faults that make the server forget, and interference by foreign clients. Two holders may be at
+/// work at once.
 pub(super) const HARMFUL: [Fault; 5] = [
     Fault {
         name: "times that all was forgotten",
@@ -253,7 +255,7 @@ pub(super) const HARMFUL: [Fault; 5] = [
             let key = scene.chance.key();
             let persisted = often(|| field.server.cli::<usize>(&format!("PERSIST {key}")) > 0);
             sleep(ms(scene.ttl / 2));
-            // Nobody renewed it: it belongs to one who is dead or stands still, or to a stranger.
+            // It was not renewed, so its owner is dead, stopped or a foreign client.
             if field.server.pttl(&key) == -1 {
                 let _gone: usize = scene.harm(|| field.server.cli(&format!("DEL {key}")));
             }
@@ -265,7 +267,7 @@ pub(super) const HARMFUL: [Fault; 5] = [
 pub(super) const MOVED_CLOCK: Fault = Fault {
     name: "jumps of the clock",
     happen: |scene, field| {
-        // Else the counter is lost, and nothing has been granted since.
+        // Otherwise the counter is lost, and nothing has been granted since.
         let is_counted = field.server.has(COUNTER);
         let may_be =
             |minutes: &i64| *minutes != scene.minutes && (is_counted || *minutes >= scene.furthest);

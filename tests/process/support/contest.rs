@@ -8,10 +8,10 @@ use lock_testkit::{Experiment, Line, RedisServer, Signal, is_due, ms};
 use crate::support::history::{Ground, History, Stop};
 use crate::support::worker::Worker;
 
-/// In milliseconds. A machine that stands still for longer may cost an answer, or a lease.
+/// In milliseconds. A machine that does not run the tests for longer may cost an answer or a lease.
 const STALL: u64 = 150;
 
-/// How they contend.
+/// How the processes contend.
 #[derive(Clone, Copy)]
 pub(crate) struct Contest {
     pub(crate) name: &'static str,
@@ -25,14 +25,16 @@ pub(crate) struct Contest {
     pub(crate) tasks: u64,
     /// How long a body takes, in microseconds.
     pub(crate) work: u64,
-    /// Besides, some tasks of each process, on keys of their own, have this ttl, in milliseconds, and hold for longer than it every
-    /// other time, so that leases must be renewed. 0: there are none.
+    /// Besides, some tasks of each process, on keys of their own, have this ttl, in milliseconds,
+    /// and hold for longer than it every other time, so that leases must be renewed. 0: there are
+    /// none.
     pub(crate) renewed: u64,
     /// What the lock protects: numbers in files, or in rows of a table.
     pub(crate) resource: &'static str,
     /// Whether the resource checks tokens.
     pub(crate) fenced: bool,
-    /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a guard.
+    /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a
+    /// guard.
     pub(crate) bound: bool,
     /// Events that are counted in the logs. The contest goes on until it has seen each of them.
     pub(crate) events: &'static [LoggedEvent],
@@ -40,8 +42,8 @@ pub(crate) struct Contest {
     pub(crate) config: &'static [&'static str],
 }
 
-/// An event of an experiment that is counted in the logs of the processes: its name, the least count,
-/// and how to count it.
+/// An event of an experiment that is counted in the logs of the processes: its name, the least
+/// count, and how to count it.
 pub(crate) type LoggedEvent = (&'static str, usize, fn(&History) -> usize);
 
 /// A contest under way.
@@ -61,13 +63,13 @@ pub(crate) struct Field {
     stalled: Duration,
 }
 
-/// What came of it.
+/// The outcome of a contest.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) history: History,
     /// Turns that came to their end.
     pub(crate) turns: u64,
-    /// What the numbers are in all.
+    /// The sum of the numbers.
     pub(crate) total: u64,
     pub(crate) busy: u64,
     pub(crate) lost: u64,
@@ -109,8 +111,8 @@ impl Contest {
         }
     }
 
-    /// Owners of guards who go on when their lease is lost, and a resource that checks tokens: for servers that forget, or
-    /// misjudge time.
+    /// Owners of guards who go on when their lease is lost, and a resource that checks tokens: for
+    /// servers that forget, or misjudge time.
     pub(crate) fn fenced(name: &'static str, keys: u64, span: Duration) -> Self {
         Self { fenced: true, bound: false, ..Self::new(name, keys, span) }
     }
@@ -121,7 +123,8 @@ impl Contest {
     }
 
     /// As [`run`](Self::run), for a contest in which all goes well. Where the machine stood still,
-    /// trouble says nothing: the contest is repeated, up to ten times, until there are no `troubles`.
+    /// trouble says nothing: the contest is repeated, up to ten times, until there are no
+    /// `troubles`.
     pub(crate) fn run_calmly(
         &self,
         mut disturb: impl FnMut(&mut Field),
@@ -194,7 +197,8 @@ impl Field {
         self.resume(worker, from, span);
     }
 
-    /// Stops the worker that has the lock of `key` for a time; whether one was in the middle of a turn.
+    /// Stops the worker that has the lock of `key` for a time; whether one was in the middle of a
+    /// turn.
     pub(crate) fn stop_holder(&mut self, key: &str, span: Duration) -> bool {
         let Some(worker) = self.holder(key) else { return false };
         let from = self.halt(worker);
@@ -260,7 +264,7 @@ impl Field {
         self.events.iter().any(|(_, least, count)| count(&history) < *least)
     }
 
-    /// What the logs tell so far.
+    /// What the logs say so far.
     fn history(&self) -> History {
         let mut history = self.ground.history();
         history.stops.clone_from(&self.stops);
@@ -318,13 +322,14 @@ impl Field {
 }
 
 impl Outcome {
-    /// Updates that were overwritten by somebody who had not seen them.
+    /// Updates that another task overwrote without having read them.
     pub(crate) fn lost_updates(&self) -> u64 {
         self.history.accepted().checked_sub(self.total).expect("each update is logged")
     }
 
-    /// What holds even if the server forgets or misjudges time, so that two may be at work at once: no turn begins late, numbers
-    /// grow, and the resource that checks them takes no stale write and loses no update. To be reported as a run.
+    /// What holds even if the server forgets or misjudges time, so that two may be at work at once:
+    /// no turn begins late, numbers grow, and the resource that checks them takes no stale write
+    /// and loses no update. To be reported as a run.
     pub(crate) fn keeps_its_order(&self, experiment: &mut Experiment) {
         let words = self.words();
         self.history.check_numbers();
@@ -334,7 +339,7 @@ impl Outcome {
         experiment.saw("turns", self.history.turns());
     }
 
-    /// What a failed assertion shows.
+    /// What a failed assertion prints.
     pub(crate) fn words(&self) -> String {
         let Self { turns, total, busy, lost, failed, unknown, late, overrun, calls, .. } = self;
         let Self { stalled, renewed, remains, reports, history, .. } = self;

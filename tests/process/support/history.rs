@@ -16,7 +16,7 @@ pub(crate) struct Ground {
     dir: TempDir,
 }
 
-/// What the logs tell.
+/// What the logs say.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// By key.
@@ -26,15 +26,16 @@ pub(crate) struct History {
     pub(crate) shares: Vec<usize>,
     /// By owner.
     pids: Vec<u32>,
-    /// Each time that a process was stopped, one may have been between the last look at its lease and its first step.
+    /// Each time that a process was stopped. A turn may have been between its last check of the
+    /// lease and its first step.
     pub(crate) stops: Vec<Stop>,
-    /// The ttl of the tasks that have to renew.
+    /// The ttl of the tasks that must renew.
     pub(crate) renewed: Duration,
     /// Outcomes that are unknown.
     unknown: usize,
 }
 
-/// A process stood still.
+/// A process was stopped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stop {
     pub(crate) pid: u32,
@@ -66,12 +67,13 @@ impl Ground {
         self.dir.path()
     }
 
-    /// The process that is in the middle of a turn on `key`; killed there, it stays so until the next turn.
+    /// The process that is in the middle of a turn on `key`. If it was killed there, it remains the
+    /// holder until the next turn.
     pub(crate) fn holder(&self, key: &str) -> Option<u32> {
         fs::read_to_string(self.path().join(format!("holder-{key}"))).ok()?.parse().ok()
     }
 
-    /// Bytes that the logs have, by now.
+    /// The size of the logs in bytes.
     pub(crate) fn size(&self) -> u64 {
         let entries = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap());
         entries.filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum()
@@ -97,7 +99,7 @@ impl Ground {
 }
 
 impl History {
-    /// Takes in a line; whether it tells of a turn that came to its end.
+    /// Reads a line. Returns whether it records a turn that came to its end.
     fn read(&mut self, line: &str, owner: usize) -> bool {
         let words: Vec<_> = line.split(' ').collect();
         let number = |word: &str| word.parse().unwrap();
@@ -124,14 +126,15 @@ impl History {
         }
     }
 
-    /// Asserts that no two turns on one key overlap, that none began after its deadline, and that fencing tokens
-    /// grow from turn to turn. Gives the number of turns that followed a turn of another process.
+    /// Asserts that no two turns on one key overlap, that none began after its deadline, and that
+    /// fencing tokens grow from turn to turn. Returns how many turns followed a turn of another
+    /// process.
     pub(crate) fn check(&self) -> usize {
         self.check_but_within(&[])
     }
 
-    /// The same but for turns of grants that were under way within one of these windows, in which the server forgot or misjudged
-    /// something.
+    /// As [`check`](Self::check), except for turns of grants that were held within one of these
+    /// windows, in which the server forgot or misjudged something.
     pub(crate) fn check_but_within(&self, windows: &[RangeInclusive<u128>]) -> usize {
         for (key, entries) in &self.turns {
             let _owners = check_but_within(key, in_time(entries), windows);
@@ -140,12 +143,13 @@ impl History {
         self.handovers()
     }
 
-    /// Asserts what holds even if the server forgets: none began after its deadline unless it was stopped right then, no number
-    /// was given twice, and each grant that was asked for after another turn had begun has a greater number.
+    /// Asserts what holds even if the server forgets: no turn began after its deadline unless its
+    /// process was stopped right then, no token was given twice, and each grant that was claimed
+    /// after another turn had begun has a greater token.
     pub(crate) fn check_numbers(&self) {
         let late = self.entries().filter(|entry| entry.turn.enter >= entry.turn.deadline);
         let late: Vec<_> = late.map(|entry| entry.turn).collect();
-        assert!(late.len() <= self.stops.len(), "they began too late: {late:?}");
+        assert!(late.len() <= self.stops.len(), "turns began too late: {late:?}");
         for (key, entries) in &self.turns {
             // What a process hands on belongs to a grant that may be older.
             let misnumbered = misnumbered(&turns(entries), |turn| turn.handed_on() == 0);
@@ -153,7 +157,7 @@ impl History {
         }
     }
 
-    /// Pairs of turns that overlap, which is right only where the server forgot a lock or misjudged
+    /// Pairs of turns that overlap. There must be none unless the server forgot a lock or misjudged
     /// time.
     pub(crate) fn overlaps(&self) -> usize {
         self.turns.values().map(|entries| overlaps(&turns(entries)).len()).sum()
@@ -189,7 +193,7 @@ impl History {
         self.entries().filter(|entry| entry.done && entry.turn.exit > entry.turn.deadline).count()
     }
 
-    /// Turns that were longer than the ttl, of the tasks that have to renew. A turn counts until the
+    /// Turns that were longer than the ttl, of the tasks that must renew. A turn counts until the
     /// end of its lease.
     pub(crate) fn renewed_turns(&self) -> usize {
         let on_renewed = self.turns.iter().filter(|(key, _)| key.starts_with('r'));
@@ -199,7 +203,7 @@ impl History {
         held.filter(|held| *held > self.renewed.as_nanos()).count()
     }
 
-    /// How many of the stops struck a process in the middle of a turn, under a lease that was good.
+    /// How many stops struck a process in the middle of a turn while its lease was valid.
     pub(crate) fn stopped_holders(&self) -> usize {
         let holds = |stop: &&Stop| {
             self.entries().any(|Entry { turn, .. }| {
@@ -216,7 +220,7 @@ impl History {
         self.turns.values().flatten()
     }
 
-    /// Writes that the resource took.
+    /// Writes that the resource accepted.
     pub(crate) fn accepted(&self) -> u64 {
         self.all_writes().filter(|write| write.accepted).count() as u64
     }
@@ -230,7 +234,7 @@ impl History {
         self.writes.values().flatten()
     }
 
-    /// Writes that were taken although a newer holder had written.
+    /// Writes that the resource accepted although a newer holder had written.
     pub(crate) fn stale(&self) -> usize {
         let mut stale = 0;
         for writes in self.writes.values() {
@@ -250,7 +254,7 @@ fn turns(entries: &[Entry]) -> Vec<Turn> {
     entries.iter().map(|entry| entry.turn).collect()
 }
 
-/// Without those that began after their lease.
+/// The turns that began before their lease ended.
 fn in_time(entries: &[Entry]) -> Vec<Turn> {
     let turns = entries.iter().map(|entry| entry.turn);
     turns.filter(|turn| turn.enter < turn.deadline).collect()

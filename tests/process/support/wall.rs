@@ -1,4 +1,4 @@
-//! A server whose wall clock can be moved, and nobody else's.
+//! A server with a wall clock of its own that a test can move.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -22,8 +22,8 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Builds what moves a clock, with the C compiler of the machine. `None`, and a word about it, if there is none and tests
-    /// may be skipped.
+    /// Builds what moves a clock, with the C compiler of the machine. `None`, and a word about it,
+    /// if there is none and tests may be skipped.
     pub(crate) fn build(ground: &Ground) -> Option<Self> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("process/support/wall_clock.c");
         let library = ground.path().join("wall_clock.so");
@@ -67,7 +67,7 @@ impl WallClock {
     /// By how many milliseconds `server` says that its clock is ahead of the machine's.
     pub(crate) fn ahead(server: &RedisServer) -> i64 {
         let (seconds, micros): (i64, i64) = server.cli("TIME");
-        let ours = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        seconds * 1_000 + micros / 1_000 - i64::try_from(ours.as_millis()).unwrap()
+        let local = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        seconds * 1_000 + micros / 1_000 - i64::try_from(local.as_millis()).unwrap()
     }
 }

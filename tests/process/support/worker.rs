@@ -1,4 +1,4 @@
-//! A worker process that a test started.
+//! A worker process that the test started.
 
 use std::ops::{Deref, DerefMut};
 use std::process::Command;
@@ -12,7 +12,7 @@ pub(crate) struct Worker(ChildProcess);
 /// How a holder ended.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// When it was told that its lease was lost, if it was.
+    /// When it learned that its lease was lost, if it was.
     pub(crate) lost: Option<u128>,
     pub(crate) steps: usize,
     /// What its release came to, as the holder writes it.

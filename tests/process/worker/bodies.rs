@@ -1,5 +1,5 @@
-//! Bodies of every entry point that step until their lease ends, in a process whose threads are blocked for longer than that,
-//! or that is stopped.
+//! Bodies of every entry point that step until their lease ends, in a process whose threads are
+//! blocked for longer than that, or that is stopped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -44,8 +44,8 @@ impl Body {
         }
     }
 
-    /// Claims until the body is entered: a process of many may be starved by others. Whether the lease was lost then; there is no
-    /// other end.
+    /// Claims until the body is entered: a process of many may be starved by others. Whether the
+    /// lease was lost then; there is no other end.
     async fn enter(&self, client: &LockClient, way: &str, number: usize) -> bool {
         loop {
             let lost = self.enter_once(client, way, number).await;
@@ -103,8 +103,9 @@ async fn locked(client: &LockClient, number: usize, body: &Body) -> Result<(), E
     Ok(())
 }
 
-/// For each of `block`'s spans: enters many bodies, in each of `ways` in turn, and blocks all threads of the runtime for the
-/// span. Where that is 0, this process is stopped by somebody else, until all leases are over.
+/// For each of `block`'s spans: enters many bodies, in each of `ways` in turn, and blocks all
+/// threads of the runtime for the span. If the span is 0, the test stops this process until all
+/// leases are over.
 pub(crate) async fn run(client: &LockClient, args: &Args) {
     let ttl = args.millis("ttl");
     let many = usize::try_from(args.number("locks")).unwrap();

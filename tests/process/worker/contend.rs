@@ -1,5 +1,6 @@
-//! Many tasks take turns on a few keys: each turn adds one to a number that the lock protects, slowly and without any care,
-//! and records when it began and ended, and until when its lease was believed in.
+//! Many tasks take turns on a few keys: each turn adds one to a number that the lock protects,
+//! slowly and without any care, and records when it began and ended, and until when its lease was
+//! believed in.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,13 +17,15 @@ use crate::polls::Polls;
 use crate::resource::Resource;
 use crate::{Args, say};
 
-/// Two readings of a clock in a row take no longer, unless the process is stopped in between. In nanoseconds.
+/// Two readings of a clock in a row take no longer, unless the process is stopped in between. In
+/// nanoseconds.
 const SOON: u128 = 5_000_000;
 /// How often a process looks whether it gets to run.
 const PULSE: Duration = Duration::from_millis(10);
 /// Long work looks at its lease this often.
 const STEP: Duration = Duration::from_millis(40);
-/// Where leases are to be renewed, so many tasks of each process hold them for longer than their ttl, each on a key of its own.
+/// Where leases are to be renewed, so many tasks of each process hold them for longer than their
+/// ttl, each on a key of its own.
 const RENEWED_KEYS: u64 = 2;
 
 /// What the tasks of a process share.
@@ -32,7 +35,8 @@ struct Contest {
     log: File,
     work: Duration,
     wait: Duration,
-    /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a guard.
+    /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a
+    /// guard.
     bound: bool,
     /// Whether no more turns are to begin.
     is_over: AtomicBool,
@@ -115,7 +119,8 @@ pub(crate) fn total(args: &Args) {
 }
 
 impl Contest {
-    /// Takes turns, each on the key that `key` says; `renewed`: with this ttl, and for longer than it every other time.
+    /// Takes turns, each on the key that `key` says; `renewed`: with this ttl, and for longer than
+    /// it every other time.
     async fn contend(
         &self,
         client: &LockClient,
@@ -143,7 +148,7 @@ impl Contest {
                 match mutex.lock().await {
                     Ok(guard) => {
                         self.turn(&key, asked, &guard, &polls, long).await;
-                        // A lost lease is told by the log.
+                        // The log shows a lost lease.
                         drop(guard.release().await);
                         Ok(())
                     }
@@ -222,7 +227,7 @@ impl Contest {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Where it is told who is in the middle of a turn.
+    /// This file names the process that is in the middle of a turn.
     fn holder_file(&self, key: &str) -> PathBuf {
         self.dir.join(format!("holder-{key}"))
     }
@@ -250,7 +255,8 @@ impl<'a> Turn<'a> {
         turn
     }
 
-    /// Takes down until when the lease is believed in. It may have been renewed; once it is over it stays as it was.
+    /// Takes down until when the lease is believed in. It may have been renewed; once it is over it
+    /// stays as it was.
     fn look_at(&mut self, lease: &Lease) {
         loop {
             let before = now();

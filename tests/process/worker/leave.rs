@@ -1,4 +1,4 @@
-//! Holds a lock, and leaves it in one of the ways in which programs do.
+//! Holds a lock, and abandons it in one of the ways in which programs do.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use lock_core::LockClient;
 
 use crate::{Args, say};
 
-/// Nobody waits for it.
+/// Longer than any test waits.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 pub(crate) async fn run(client: &LockClient, args: &Args) {

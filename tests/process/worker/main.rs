@@ -1,4 +1,4 @@
-//! A process that uses locks, told what to do by its arguments and, line by line, by its standard input.
+//! A process that uses locks. Its arguments and the lines of its standard input say what to do.
 //!
 //! Reports a line per event, each with a reading of the boot-time clock in nanoseconds, which all
 //! processes of a machine share.
@@ -20,7 +20,7 @@ use lock_core::{LockClient, LockOptions};
 use lock_testkit::history::now;
 use lock_testkit::is_due;
 
-/// What the process was told.
+/// The command line.
 struct Args(Vec<String>);
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]

@@ -9,8 +9,8 @@ use lock_core::Lease;
 
 /// Counts the polls of a body that begin when its lease is over already.
 ///
-/// A look at the clock within the body would not do: a process that is stopped in the middle of a poll, behind the look that
-/// let it begin, finds its lease over and is not to blame.
+/// The body itself cannot check the clock: if the process is stopped in the middle of a poll that
+/// began in time, the body finds its lease over through no fault of the lock.
 #[derive(Clone, Default)]
 pub(crate) struct Polls(Arc<Shared>);
 

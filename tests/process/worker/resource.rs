@@ -1,5 +1,5 @@
-//! What the lock protects: a number that is read, thought about, and written. In a file, or in a row of an SQL table; with
-//! the fencing token checked, or not.
+//! What the lock protects: a number that is read, thought about, and written. In a file, or in a
+//! row of an SQL table; with the fencing token checked, or not.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ impl Resource {
         Self { place, fenced }
     }
 
-    /// Reads the number. Where tokens are checked, nobody who has an older one writes from here on.
+    /// Reads the number. If tokens are checked, writes with an older token are refused from now on.
     pub(crate) fn read(&self, key: &str, token: FencingToken) -> Result<i64, StaleFence> {
         match &self.place {
             Place::Files(dir) => {
@@ -134,7 +134,8 @@ fn value_of(connection: &Connection, key: &str) -> i64 {
     connection.query_row(sql, [key], |row| row.get(0)).unwrap()
 }
 
-/// A number and the newest token that touched it, in a file that is locked for as long as this lives.
+/// A number and the newest token that touched it, in a file that is locked for as long as this
+/// lives.
 struct Record(File);
 
 impl Record {

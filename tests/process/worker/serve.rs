@@ -1,4 +1,5 @@
-//! A service that holds locks, some in bodies that end and some in bodies that do not, and drains on SIGTERM.
+//! A service that holds locks, some in bodies that end and some in bodies that do not, and drains
+//! on SIGTERM.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
                 .await
         }));
     }
-    // One that waits for somebody else.
+    // This one waits for a lock of another client.
     let waiting = tokio::spawn(client.mutex("foreign").with_wait(Duration::from_secs(60)).lock());
     terminated.recv().await.unwrap();
     let drained = client.drain(args.millis("limit")).await;

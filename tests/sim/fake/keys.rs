@@ -79,7 +79,8 @@ impl Keys {
         Some(answer.unwrap_or_else(Reply::Error))
     }
 
-    /// The keys that there are at `now_ms`, without locks that are kept for a while after their release.
+    /// The keys that there are at `now_ms`, without locks that are kept for a while after their
+    /// release.
     pub(crate) fn names(&mut self, now_ms: u64) -> Vec<String> {
         self.forget_expired(now_ms);
         let is_kept =

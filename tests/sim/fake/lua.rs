@@ -17,7 +17,8 @@ pub(crate) struct Scripts {
     known: HashMap<String, Function>,
 }
 
-/// An interpreter. To make one, and to compile for it, takes longer than most simulations let it run.
+/// An interpreter. To make one, and to compile for it, takes longer than most simulations let it
+/// run.
 #[derive(Clone)]
 struct Engine {
     lua: Lua,

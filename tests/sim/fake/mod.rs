@@ -1,4 +1,5 @@
-//! A Redis server in memory. Its clock is the simulated one; it executes the scripts as they are shipped.
+//! A Redis server in memory. It runs by the simulated clock, and executes the scripts as they are
+//! shipped.
 
 mod keys;
 mod lua;
@@ -42,10 +43,10 @@ struct Core {
     origin: Instant,
     /// What was added to the clock by steps.
     stepped_us: i64,
-    /// The clock stands while a command is executed.
+    /// The clock does not move while a command is executed.
     now_us: u64,
     subscribers: BTreeMap<u64, Subscriber>,
-    /// What is told by the command that is being executed.
+    /// Messages that the command being executed publishes.
     told: Vec<(Conn, Vec<u8>)>,
     stalled_until: Option<Instant>,
     deaf_until: Option<Instant>,
@@ -62,17 +63,17 @@ struct Subscriber {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) published: usize,
-    /// Messages that never reached those who were said to hear them.
+    /// Messages that were reported as received but never arrived.
     pub(crate) unheard: usize,
     pub(crate) commands: usize,
-    /// Times that a command had to wait, since it stalled.
+    /// Times that a command had to wait because the server stalled.
     pub(crate) stalled: usize,
     pub(crate) renewals: usize,
     pub(crate) releases: usize,
     pub(crate) acquires: usize,
     /// Claims that were void when they came.
     pub(crate) voids: usize,
-    /// Places that were asked for and given.
+    /// Claims that were queued.
     pub(crate) queued: usize,
 }
 
@@ -105,7 +106,7 @@ impl Fake {
         self.core().clock_us()
     }
 
-    /// The keys that it has, without the counters, of which there is one for ever.
+    /// The keys on the server, without the counters, which stay for ever.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut core = self.core();
         let now_ms = core.clock_us() / 1_000;
@@ -113,7 +114,7 @@ impl Fake {
         names.into_iter().filter(|name| !name.ends_with(":fence")).collect()
     }
 
-    /// For how many microseconds of its clock a key lasts.
+    /// In how many microseconds of the server's clock a key expires.
     pub(crate) fn left_us(&self, key: &str) -> u64 {
         let core = self.core();
         // It is still there in its last millisecond.
@@ -130,7 +131,7 @@ impl Fake {
         self.core().stalled_until = Some(Instant::now() + span);
     }
 
-    /// Loses what is published for a while, though it says that it was heard.
+    /// Loses what is published for a while, although it reports receivers.
     pub(crate) fn lose_messages(&self, span: Duration) {
         self.core().deaf_until = Some(Instant::now() + span);
     }
@@ -184,7 +185,7 @@ impl Fake {
                 let reply = self.execute(&args, Some((&conn, &mut resp3)));
                 let mut wire = Vec::new();
                 reply.encode(resp3, &mut wire);
-                // What it told others, or the same one, goes first.
+                // Published messages go first, also to this connection.
                 for (to, message) in std::mem::take(&mut self.core().told) {
                     to.answer(message, None);
                 }
@@ -195,7 +196,7 @@ impl Fake {
         conn.close();
     }
 
-    /// Executes a command, of a connection or of nobody.
+    /// Executes a command that a connection sent, or that the test sends without one.
     pub(crate) fn execute(&self, args: &[Vec<u8>], from: Option<(&Conn, &mut bool)>) -> Reply {
         {
             let mut core = self.core();
@@ -233,7 +234,7 @@ impl Fake {
     }
 }
 
-/// Whether somebody must know what became of that command.
+/// Whether the outcome of that command matters to its client.
 fn may_have_changed(args: &[Vec<u8>], reply: &Reply) -> bool {
     let is = |name: &str| args[0].eq_ignore_ascii_case(name.as_bytes());
     (is("EVAL") || is("EVALSHA") || is("SET")) && !matches!(reply, Reply::Error(_))
@@ -325,7 +326,8 @@ impl Core {
         Reply::Int(heard)
     }
 
-    /// Counts what the acquire script did, which alone begins its answer with the time that it saw.
+    /// Counts what the acquire script did. It is the only script that begins its answer with the
+    /// time.
     fn count_script(&mut self, reply: &Reply, args: &[Vec<u8>]) {
         let Reply::Array(items) = reply else { return };
         if items.first() != Some(&Reply::Int(self.now_us as i64)) || args.len() < 8 {

@@ -1,6 +1,6 @@
 //! The Redis protocol, both versions of it, as far as lock clients speak it.
 
-/// What a command is answered.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
     Status(&'static str),
@@ -10,9 +10,9 @@ pub(crate) enum Reply {
     Array(Vec<Self>),
     /// Code and words.
     Error(String),
-    /// Alternately names and values.
+    /// Names and values, alternating.
     Map(Vec<Self>),
-    /// Not an answer, but something that is told.
+    /// Not an answer, but a message that the server pushes.
     Push(Vec<Self>),
 }
 
@@ -27,7 +27,7 @@ impl Reply {
         Self::Bulk(text.into())
     }
 
-    /// Writes it as it stands on the wire.
+    /// Encodes it for the wire.
     pub(crate) fn encode(&self, resp3: bool, wire: &mut Vec<u8>) {
         let mut line = |text: String| wire.extend_from_slice(text.as_bytes());
         let items = match self {

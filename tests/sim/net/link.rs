@@ -1,4 +1,4 @@
-//! What is on its way, and what becomes of it.
+//! Packets on their way, and what becomes of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Waker};
@@ -20,7 +20,7 @@ pub(super) struct State {
     pub(super) patience: Duration,
     /// Commands that were executed, and whose answers came later than that or not at all.
     pub(super) ambiguous: usize,
-    /// Answers that were lost because one was to be.
+    /// Answers that the test made the network lose.
     pub(super) lost: usize,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Link {
 pub(super) struct Pipe {
     pub(super) packets: VecDeque<Packet>,
     pub(super) last_due: Option<Instant>,
-    /// Nothing gets through any more, and nobody is told.
+    /// Nothing gets through any more, and neither end is notified.
     pub(super) dead: bool,
     pub(super) held: bool,
     pub(super) reader: Option<Waker>,
@@ -62,7 +62,7 @@ pub(super) struct Pipe {
 pub(super) struct Packet {
     /// `None` while it is held up.
     pub(super) due: Option<Instant>,
-    /// When what it says was asked for; of a request, when it was sent.
+    /// When the request was sent that this packet answers, or that it carries.
     pub(super) asked: Option<Instant>,
     pub(super) what: What,
 }
@@ -79,7 +79,7 @@ impl Packet {
     }
 }
 
-/// What arrived, and when what it says was asked for.
+/// What arrived, and when the request was sent that it answers or carries.
 pub(super) type Arrival = (What, Option<Instant>);
 
 impl State {
@@ -202,7 +202,7 @@ pub(super) fn wake(pipe: &mut Pipe) {
     }
 }
 
-/// How many answers are in there that nobody takes out.
+/// How many answers in the pipe will never be read.
 fn unheard(pipe: &Pipe) -> usize {
     pipe.packets.iter().filter(|packet| packet.asked.is_some()).count()
 }

@@ -1,4 +1,5 @@
-//! A network between clients and one server: streams of bytes that take time, are held up, break or fall silent.
+//! A network between clients and one server: streams of bytes that take time, are held up, break or
+//! fall silent.
 
 mod ends;
 mod link;
@@ -51,11 +52,11 @@ pub(crate) struct Machine {
     host: usize,
 }
 
-/// How often one who cannot connect tries again.
+/// How long a client that cannot connect waits before the next attempt.
 const CONNECT_AGAIN: Duration = Duration::from_millis(20);
 
 impl Net {
-    /// Clients on it wait so long for an answer.
+    /// Clients wait for an answer for as long as `patience`.
     pub(crate) fn new(server: Fake, latency: Latency, patience: Duration, rng: Rng) -> Self {
         let state = State {
             rng,
@@ -88,7 +89,7 @@ impl Net {
         self.lock().lost
     }
 
-    /// The server is gone: its streams break, and nobody can connect until it is back.
+    /// The server is gone: its streams break, and no client can connect until it is back.
     pub(crate) fn take_server_down(&self) {
         let mut state = self.lock();
         state.server_up = false;
@@ -142,7 +143,7 @@ impl Net {
 }
 
 impl Machine {
-    /// Packets in that direction wait until [`release`](Self::release); those who connect wait, too.
+    /// Packets in that direction wait until [`release`](Self::release), and so do new connections.
     pub(crate) fn hold(&self, way: Way) {
         self.net.lock().hosts[self.host].held[way as usize] = true;
     }
@@ -201,12 +202,13 @@ impl Machine {
         }
     }
 
-    /// The next answer that tells what became of a claim, a renewal or a release is lost.
+    /// The next answer to a claim, a renewal or a release is lost.
     pub(crate) fn lose_next_answer(&self, instead: Instead) {
         self.net.lock().hosts[self.host].instead = Some(instead);
     }
 
-    /// The machine is gone for good, with what it had not sent. If `silently`, the server is not told.
+    /// The machine is gone for good, with what it had not sent. If `silently`, the server is not
+    /// notified.
     pub(crate) fn kill(&self, silently: bool) {
         let mut state = self.net.lock();
         state.hosts[self.host].dead = true;
@@ -221,7 +223,7 @@ impl Machine {
                 state.send(id, Way::Up, None, What::End);
             }
             if let Some(link) = state.conns.get_mut(&id) {
-                // Nor does what its tasks still do reach anybody.
+                // What its tasks still send is lost, too.
                 link.pipes[Way::Up as usize].dead = true;
             }
         }
