@@ -135,6 +135,7 @@ fn every_mutant_is_in_the_report_and_was_caught() {
     assert!(report.contains("Written by `make faults`;"), "tests/FAULTS.md is no whole run");
     let rows = section(&report, "## Known bugs, planted", "\n## ").lines();
     let rows: Vec<_> = rows.filter(|line| line.starts_with('|')).skip(2).map(cells).collect();
+    let mut patches = 0;
     for entry in std::fs::read_dir(root().join("tests/mutants")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "patch") {
@@ -142,8 +143,10 @@ fn every_mutant_is_in_the_report_and_was_caught() {
             let row = rows.iter().find(|cells| cells[0] == name);
             let row = row.unwrap_or_else(|| panic!("tests/FAULTS.md is old: it has no {name}"));
             assert_eq!(row.last(), Some(&"caught"), "{name}");
+            patches += 1;
         }
     }
+    assert_eq!(rows.len(), patches, "tests/FAULTS.md is old: it has mutants without a patch");
 }
 
 /// All tests, with strings that are broken into lines put together.
