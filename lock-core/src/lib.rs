@@ -32,8 +32,8 @@
 //!
 //! # Terms
 //!
-//! A [`Key`] names what is locked. A *lease* is the right to act until a *deadline*. The store keeps
-//! the lock for its *ttl*, which ends a little later, and the client renews it. The *token*
+//! A [`Key`] names what is locked. A *lease* is the right to act until a *deadline*. The store
+//! keeps the lock for its *ttl*, which ends a little later, and the client renews it. The *token*
 //! identifies one acquisition and is the value that the store keeps. The [`FencingToken`] is a
 //! number that grows with each grant.
 //!

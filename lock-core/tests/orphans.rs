@@ -20,8 +20,8 @@ fn clients(store: &GatedStore<MemoryStore>) -> (LockClient, LockClient) {
     (gated, LockClient::builder(store.get_ref().clone()).build().unwrap())
 }
 
-/// An extension got no reply, and the store is down for longer than the lock's own ttl. The releaser
-/// gives up after that ttl, though the store keeps the lock for the extended time.
+/// An extension got no reply, and the store is down for longer than the lock's own ttl. The
+/// releaser gives up after that ttl, though the store keeps the lock for the extended time.
 #[tokio::test(start_paused = true)]
 async fn unconfirmed_extension_is_released_after_a_long_outage() {
     let store = GatedStore::new(MemoryStore::new());

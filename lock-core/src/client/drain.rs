@@ -28,9 +28,9 @@ impl Drained {
 }
 
 impl LockClient {
-    /// Shuts the client down: grants nothing more, lets holders finish, and waits until the store has
-    /// confirmed the releases; all within `limit`. Call it on SIGTERM, after the server has stopped
-    /// accepting.
+    /// Shuts the client down: grants nothing more, lets holders finish, and waits until the store
+    /// has confirmed the releases; all within `limit`. Call it on SIGTERM, after the server has
+    /// stopped accepting.
     ///
     /// Tasks that wait for a lock get [`Draining`](crate::ErrorKind::Draining) at once. Leases that
     /// are still held after four fifths of `limit` are declared lost: bodies of `run`, the macro

@@ -1,5 +1,5 @@
--- Writes a value unless a newer holder has. KEYS: value, fence. ARGV: value, token. Replies 1 if the
--- value was written and 0 if not.
+-- Writes a value unless a newer holder has. KEYS: value, fence. ARGV: value, token. Replies 1 if it
+-- wrote and 0 if not.
 -- Tokens are compared as text: they exceed what Lua's numbers hold exactly.
 if KEYS[1] == KEYS[2] then
     return redis.error_reply('ERR the value would overwrite its own fence: use another key for the fence')

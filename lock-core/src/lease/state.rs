@@ -232,8 +232,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// While the client considers the lease valid, the store has not let it expire, even with the
-        /// store's clock one percent fast and its expiry rounded down to milliseconds.
+        /// While the client considers the lease valid, the store has not let it expire, even with
+        /// the store's clock one percent fast and its expiry rounded down to milliseconds.
         #[test]
         fn client_never_considers_an_expired_lease_valid(
             ttl in 100u64..86_400_000,

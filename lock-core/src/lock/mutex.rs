@@ -19,8 +19,8 @@ use crate::store::Name;
 /// namespace.
 ///
 /// Making a `Mutex` does no I/O, and cloning it is cheap; keeping it is a little faster than making
-/// one for each use. The futures of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) own what they
-/// need, so they can be spawned, joined and selected as they are; that of [`run`](Self::run)
+/// one for each use. The futures of [`lock`](Self::lock) and [`try_lock`](Self::try_lock) own what
+/// they need, so they can be spawned, joined and selected as they are; that of [`run`](Self::run)
 /// borrows the mutex.
 ///
 /// # Order of service

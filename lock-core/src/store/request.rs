@@ -280,8 +280,8 @@ pub struct Release {
     pub name: Name,
     /// Of which acquisition.
     pub token: Token,
-    /// Under `min_hold`: keep the name taken until then, under a value other than the token, so that
-    /// late renewals, claims and releases do not match it.
+    /// Under `min_hold`: keep the name taken until then, under a value other than the token, so
+    /// that late renewals, claims and releases do not match it.
     pub hold_until: Option<Instant>,
 }
 

@@ -183,7 +183,8 @@ pub async fn only_the_holder_releases(store: AnyStore) {
     released(&store, &release(&one), Released::InTime).await;
 }
 
-/// Fails if a renewal of a token that does not hold the lock creates it or takes it from its holder.
+/// Fails if a renewal of a token that does not hold the lock creates it or takes it from its
+/// holder.
 pub async fn renewal_never_creates_or_steals(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
@@ -228,7 +229,8 @@ pub async fn expired_lock_is_granted_to_another(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// Fails if a grant's number is not larger than that of a grant, of any name, that completed before it.
+/// Fails if a grant's number is not larger than that of a grant, of any name, that completed before
+/// it.
 pub async fn fencing_numbers_grow(store: AnyStore) {
     if !store.capabilities().fencing {
         return;
@@ -255,7 +257,8 @@ pub async fn names_are_independent(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// Fails if a release with a hold frees the name before the hold ends, or the token still counts meanwhile.
+/// Fails if a release with a hold frees the name before the hold ends, or the token still counts
+/// meanwhile.
 pub async fn name_stays_taken_until_its_hold_ends(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
@@ -317,7 +320,8 @@ pub async fn waiter_gets_the_released_lock(store: AnyStore) {
     released(&store, &release(&two), Released::InTime).await;
 }
 
-/// Fails if a wait that is dropped at some moment still holds the lock after its token was released.
+/// Fails if a wait that is dropped at some moment still holds the lock after its token was
+/// released.
 pub async fn dropped_wait_leaves_nothing(store: AnyStore) {
     let name = name();
     for moment in [0, 1, 5, 30, 100] {
@@ -371,8 +375,8 @@ pub async fn waiters_are_served_in_order_of_arrival(store: AnyStore) {
     assert_eq!(order.into_inner().expect("no panic"), (0..10).collect::<Vec<_>>());
 }
 
-/// Fails if with many tasks on two clients, two hold the lock at once, an update is lost, or something is
-/// left behind.
+/// Fails if, with many tasks on two clients, two hold the lock at once, an update is lost, or
+/// something is left behind.
 pub async fn one_holder_at_a_time_and_no_update_is_lost(store: AnyStore) {
     let key = name().as_str().replace(':', "-");
     let clients = [(); 2].map(|()| {

@@ -114,8 +114,8 @@ async fn waiter_that_gives_up_behind_a_release_returns_the_last_known_status() {
     let guard = client.mutex("k").lock().await.unwrap();
     store.set(|gates| (gates.release, gates.acquire) = (Gate::Never, Gate::Never));
     drop(guard);
-    // The first claims behind the release and gets no reply; the second knows the lock's last holder
-    // only.
+    // The first claims behind the release and gets no reply; the second knows the lock's last
+    // holder only.
     let soon = Duration::from_millis(100);
     let first = client.mutex("k").with_wait(soon * 2).lock();
     let second = client.mutex("k").with_wait(soon).lock();
