@@ -6,7 +6,8 @@ use tokio::time::sleep;
 
 use crate::fake::{Counts, Fake};
 use crate::net::{Machine, Way};
-use crate::world::{Stage, World};
+use crate::simulation::Stage;
+use crate::world::World;
 
 impl Stage {
     /// Injects one that is over after `span`. Whether a client was killed.

@@ -18,6 +18,7 @@ mod queue;
 mod resource;
 mod seeds;
 mod setting;
+mod simulation;
 mod sweep;
 mod task;
 mod world;

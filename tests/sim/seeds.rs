@@ -9,7 +9,7 @@ use lock_testkit::{Experiment, number, scale};
 use crate::crowd;
 use crate::log::Reader;
 use crate::plan::{Counts, Plan};
-use crate::world::{self, Outcome};
+use crate::simulation::{self, Outcome};
 
 /// How many seeds are run by default, and so many see all there is. Fewer show what they saw.
 const SEEDS: usize = 1_000;
@@ -55,7 +55,8 @@ fn run(what: &str, seeds: Range<u64>, change: impl Fn(&mut Plan) + Sync) -> Tota
             return;
         }
         let reader = if verbose { Reader::Human } else { Reader::None };
-        let Outcome { counts, overlaps, violations, .. } = world::run_with(seed, reader, &change);
+        let Outcome { counts, overlaps, violations, .. } =
+            simulation::run_with(seed, reader, &change);
         let mut total = total.lock().unwrap();
         total.seeds += 1;
         total.counts += counts;
@@ -154,7 +155,7 @@ fn clocks_that_are_too_far_apart_let_leases_overlap_and_no_stale_write_through()
 #[test]
 fn a_seed_repeats_itself() {
     for seed in 0..20 {
-        let (one, two) = (world::run(seed, Reader::Test), world::run(seed, Reader::Test));
+        let (one, two) = (simulation::run(seed, Reader::Test), simulation::run(seed, Reader::Test));
         for (number, (one, two)) in one.log.lines().zip(two.log.lines()).enumerate() {
             assert_eq!(one, two, "seed {seed}, line {number}");
         }

@@ -11,8 +11,9 @@ use lock_core::{Error, Lease, LockClient, distributed_lock};
 use lock_tower::LockLayer;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
+use crate::args::Args;
 use crate::polls::Polls;
-use crate::{Args, say};
+use crate::report::say;
 
 /// Short against any ttl, and long enough for a thousand of them.
 const STEP: Duration = Duration::from_millis(25);

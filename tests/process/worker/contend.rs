@@ -13,9 +13,10 @@ use lock_core::{Error, FencingToken, Lease, LockClient, LockOptions};
 use lock_testkit::history::now;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::args::Args;
 use crate::polls::Polls;
+use crate::report::say;
 use crate::resource::Resource;
-use crate::{Args, say};
 
 /// Two readings of a clock in a row take no longer, unless the process is stopped in between. In
 /// nanoseconds.

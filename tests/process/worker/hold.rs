@@ -6,8 +6,9 @@ use std::time::Duration;
 use lock_core::LockClient;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+use crate::args::Args;
 use crate::polls::Polls;
-use crate::{Args, say};
+use crate::report::say;
 
 /// Short against any ttl.
 const STEP: Duration = Duration::from_millis(5);

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lock_core::LockClient;
 
-use crate::{Args, say};
+use crate::args::Args;
+use crate::report::say;
 
 /// Longer than any test waits.
 const FOR_EVER: Duration = Duration::from_secs(3_600);

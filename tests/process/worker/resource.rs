@@ -13,7 +13,7 @@ use lock_testkit::history::now;
 use rusqlite::{Connection, TransactionBehavior};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::Args;
+use crate::args::Args;
 
 pub(crate) struct Resource {
     place: Place,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use lock_core::LockClient;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{Args, say};
+use crate::args::Args;
+use crate::report::say;
 
 pub(crate) async fn run(client: &LockClient, args: &Args) {
     let mut terminated = signal(SignalKind::terminate()).unwrap();

@@ -9,8 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::Way;
-use super::link::{Packet, State, What};
+use super::link::{Packet, State, Way, What};
 
 /// What the server reads.
 pub(crate) enum Arrived {

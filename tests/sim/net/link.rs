@@ -7,7 +7,23 @@ use std::time::Duration;
 use lock_testkit::Rng;
 use tokio::time::Instant;
 
-use super::{Latency, Way};
+/// How long a packet takes, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) usual: u64,
+    pub(crate) longest: u64,
+    /// How many of 100 take longer than usual.
+    pub(crate) slow: u64,
+}
+
+/// A direction.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Way {
+    /// From client to server.
+    Up,
+    /// From server to client.
+    Down,
+}
 
 pub(super) struct State {
     pub(super) rng: Rng,

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 
 use self::ends::ClientEnd;
 pub(crate) use self::ends::{Arrived, Conn};
-pub(crate) use self::link::Instead;
 use self::link::{Host, Link, Packet, State, What, wake};
+pub(crate) use self::link::{Instead, Latency, Way};
 use crate::fake::Fake;
 
 /// The network, with a server in it.
@@ -25,24 +25,6 @@ use crate::fake::Fake;
 pub(crate) struct Net {
     state: Arc<Mutex<State>>,
     server: Fake,
-}
-
-/// How long a packet takes, in milliseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Latency {
-    pub(crate) usual: u64,
-    pub(crate) longest: u64,
-    /// How many of 100 take longer than usual.
-    pub(crate) slow: u64,
-}
-
-/// A direction.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Way {
-    /// From client to server.
-    Up,
-    /// From server to client.
-    Down,
 }
 
 /// A machine on which clients run.
