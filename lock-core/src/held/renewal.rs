@@ -110,8 +110,8 @@ impl LeaseInner {
                     turn.set_status(Status::Held(deadline));
                 }
             }
-            Ok(Renewed::Nobody) => self.lose(LostReason::Gone),
-            Ok(Renewed::Other) => self.lose(LostReason::TakenByOther),
+            Ok(Renewed::Gone) => self.lose(LostReason::Gone),
+            Ok(Renewed::TakenByOther) => self.lose(LostReason::TakenByOther),
             Err(error) => {
                 self.with(|record, _| record.state.doubted(now));
                 return Err(error);

@@ -295,15 +295,15 @@ impl MemoryStore {
     fn renew_one(&self, renewal: &Renewal) -> Renewed {
         let now = Instant::now();
         let mut state = self.lock();
-        let Some(lock) = state.locks.get_mut(&renewal.name) else { return Renewed::Nobody };
+        let Some(lock) = state.locks.get_mut(&renewal.name) else { return Renewed::Gone };
         lock.expire(now);
         match &mut lock.holder {
             Some(holder) if holder.token == renewal.token && !holder.spent => {
                 holder.expires = holder.expires.max(now.saturating_add(renewal.ttl));
                 Renewed::Kept { since: now }
             }
-            Some(_) => Renewed::Other,
-            None => Renewed::Nobody,
+            Some(_) => Renewed::TakenByOther,
+            None => Renewed::Gone,
         }
     }
 

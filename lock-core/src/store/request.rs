@@ -266,10 +266,10 @@ pub enum Renewed {
         /// When the ttl starts: the clock, read *before* the command was sent.
         since: Instant,
     },
-    /// No token holds the lock.
-    Nobody,
+    /// No token holds the lock: it expired or was deleted.
+    Gone,
     /// Another token holds it.
-    Other,
+    TakenByOther,
 }
 
 /// The end of a token: it no longer holds the lock or a place in a queue.

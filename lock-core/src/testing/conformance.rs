@@ -188,11 +188,11 @@ pub async fn only_the_holder_releases(store: AnyStore) {
 pub async fn renewal_never_creates_or_steals(store: AnyStore) {
     let name = name();
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
-    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Nobody);
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Gone);
     granted(&store, &two).await;
-    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::TakenByOther);
     released(&store, &release(&two), Released::InTime).await;
-    assert_eq!(renewed(&store, &renewal(&two, TTL)).await, Renewed::Nobody);
+    assert_eq!(renewed(&store, &renewal(&two, TTL)).await, Renewed::Gone);
     granted(&store, &one).await;
     released(&store, &release(&one), Released::InTime).await;
 }
@@ -224,7 +224,7 @@ pub async fn expired_lock_is_granted_to_another(store: AnyStore) {
     let allowed = (SHORT_TTL * 99 / 100).saturating_sub(Duration::from_millis(2));
     assert!(at.saturating_since(sent) >= allowed);
     assert!(second > first || !store.capabilities().fencing);
-    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::TakenByOther);
     released(&store, &release(&one), Released::TakenByOther).await;
     released(&store, &release(&two), Released::InTime).await;
 }
@@ -267,7 +267,7 @@ pub async fn name_stays_taken_until_its_hold_ends(store: AnyStore) {
     let hold = Release::new(name.clone(), one.token, Some(until));
     released(&store, &hold, Released::InTime).await;
     // Late messages of the token neither revive nor end it.
-    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::Other);
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::TakenByOther);
     busy(&store, &one).await;
     released(&store, &hold, Released::InTime).await;
     busy(&store, &two).await;

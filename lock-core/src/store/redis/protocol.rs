@@ -145,12 +145,12 @@ impl<P> Server<P> {
         let command = self.command(&renewal.name, renewal.token, operation);
         let reply = live.batcher.execute(command, Some(renewal.until)).await;
         if reply.as_ref().is_err_and(Fault::is_wrong_type) {
-            return Ok(Renewed::Other);
+            return Ok(Renewed::TakenByOther);
         }
         match reply?.value {
             Value::Int(1) => Ok(Renewed::Kept { since }),
-            Value::Int(0) => Ok(Renewed::Nobody),
-            Value::Int(2) => Ok(Renewed::Other),
+            Value::Int(0) => Ok(Renewed::Gone),
+            Value::Int(2) => Ok(Renewed::TakenByOther),
             _ => Err(Fault::Garbled),
         }
     }
