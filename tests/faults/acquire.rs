@@ -188,7 +188,7 @@ async fn a_lease_counts_from_the_claim_that_was_granted() {
 
 /// U6: the answer with the grant takes longer than the lease, so the grant is not used.
 #[tokio::test]
-async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_again() {
+async fn a_grant_that_arrives_after_its_lease_is_not_used() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(10_000));
@@ -212,7 +212,7 @@ async fn a_grant_that_arrives_when_its_lease_is_over_is_refused_or_asked_for_aga
 /// R5: a queued waiter gets no answers until it gives up. It leaves no ticket, and no lock if it
 /// was granted one. redisson#5019.
 #[tokio::test]
-async fn a_waiter_that_gives_up_unheard_keeps_its_ticket_or_its_grant() {
+async fn a_waiter_that_gives_up_without_answers_leaves_no_ticket_and_no_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     // Nothing expires during the test.
@@ -283,7 +283,7 @@ async fn a_key_of_another_type_is_an_error_at_once() {
 /// A server that forgot its scripts (restart, failover, `SCRIPT FLUSH`) gets their text at once. A
 /// `SCRIPT LOAD` in between would be one more command that can fail.
 #[tokio::test]
-async fn forgotten_scripts_are_not_noticed() {
+async fn forgotten_scripts_are_sent_again_at_once() {
     let mut experiment =
         Experiment::new(22, "callers notice nothing", "SCRIPT FLUSH", &["scripts sent again"]);
     let server = RedisServer::start();

@@ -9,7 +9,7 @@ use lock_testkit::{RedisServer, client, ms, within};
 /// U10, P11: a TTL or wait of zero, of less than a millisecond, or without end. rslock 30c363c,
 /// bsm.
 #[tokio::test]
-async fn spans_out_of_bounds_are_refused_by_name_and_nothing_is_sent() {
+async fn durations_out_of_bounds_are_rejected_by_name_and_nothing_is_sent() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.reset_calls();
@@ -57,7 +57,7 @@ async fn spans_out_of_bounds_are_refused_by_name_and_nothing_is_sent() {
 
 /// P12: empty keys, and keys that break another rule. strapi-redcron#2.
 #[tokio::test]
-async fn bad_keys_are_refused_and_nothing_is_sent() {
+async fn bad_keys_are_rejected_and_nothing_is_sent() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.reset_calls();
@@ -79,7 +79,7 @@ async fn bad_keys_are_refused_and_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn bad_settings_of_clients_and_stores_name_the_field() {
+async fn errors_about_bad_settings_name_the_field() {
     let field = |error: ConfigError| error.field();
     for url in
         ["", "127.0.0.1", "http://127.0.0.1", "redis://", "redis://127.0.0.1:notaport", "redis:\0"]
@@ -111,7 +111,7 @@ async fn bad_settings_of_clients_and_stores_name_the_field() {
 
 /// No client installed. (No test of this binary installs one.)
 #[tokio::test]
-async fn the_default_client_that_was_not_installed_is_an_error() {
+async fn a_missing_default_client_is_an_error() {
     use lock_core::private;
     let client = private::installed();
     let entered = private::acquire(client, Key::new("k"), private::options()).await;
@@ -120,7 +120,7 @@ async fn the_default_client_that_was_not_installed_is_an_error() {
 
 /// The server is not a primary.
 #[tokio::test]
-async fn a_replica_is_refused_at_the_start_and_by_each_lock() {
+async fn a_replica_is_rejected_at_the_start_and_by_each_lock() {
     let server = RedisServer::start();
     let used = client(&server.url()).await;
     let held = used.mutex("held").with_ttl(ms(1_000)).lock().await.unwrap();

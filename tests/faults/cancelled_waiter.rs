@@ -14,7 +14,7 @@ use lock_testkit::{
     Action, Gate, Op, Proxy, RedisServer, client_with, eventually, is_due, ms, scale, within,
 };
 
-use crate::handed::AT_ONCE;
+use crate::lost_wakeup::AT_ONCE;
 
 /// Long enough that nothing expires within a test.
 const TTL: Duration = ms(60_000);
@@ -54,7 +54,7 @@ async fn polled<F: Future>(future: F, count: usize) -> Option<F::Output> {
 /// A waiter is dropped at each of its awaits, whether woken or not, while the lock is held and
 /// after it was granted. The next waiter in the queue is served at once.
 #[tokio::test]
-async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
+async fn a_waiter_dropped_at_any_await_does_not_delay_the_next_one() {
     let server = RedisServer::start();
     let clients = clients::<3>(&server.url()).await;
     let mutexes: Vec<_> = clients.iter().map(|client| client.mutex("k")).collect();
@@ -106,7 +106,7 @@ async fn a_waiter_dropped_at_any_await_holds_up_the_next_one() {
 /// The waiter is dropped while its grant is on its way. The client releases the lock as soon as the
 /// grant arrives.
 #[tokio::test]
-async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
+async fn a_grant_for_a_dropped_waiter_is_released_at_once() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let [holder, third] = clients::<2>(&server.url()).await;
@@ -147,7 +147,7 @@ async fn a_grant_for_a_waiter_that_is_gone_holds_the_lock() {
 /// since its client still listens. The client does not know the token, and releases the lock at
 /// once.
 #[tokio::test]
-async fn a_place_that_a_failover_brings_back_holds_the_lock() {
+async fn a_grant_to_a_ticket_restored_by_a_failover_is_released_at_once() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let [holder, third] = clients::<2>(&server.url()).await;
@@ -177,7 +177,7 @@ async fn a_place_that_a_failover_brings_back_holds_the_lock() {
 /// Thousands of waiters of three clients are dropped at random around their grants. The remaining
 /// waiters are served without a gap.
 #[tokio::test]
-async fn thousands_of_waiters_dropped_at_random_leave_a_gap() {
+async fn thousands_of_waiters_dropped_at_random_leave_no_gap() {
     const TASKS: usize = 2;
     let rounds = scale(700);
     let server = RedisServer::start();

@@ -63,7 +63,7 @@ async fn fixed(server: &RedisServer) -> LockClient {
 }
 
 #[tokio::test]
-async fn a_late_runtime_polls_the_body_of_run_after_its_deadline() {
+async fn the_body_of_run_is_not_polled_after_its_deadline() {
     let server = RedisServer::start();
     let (client, polls) = (fixed(&server).await, Polls::default());
     let mutex = client.mutex("k");
@@ -73,7 +73,7 @@ async fn a_late_runtime_polls_the_body_of_run_after_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_late_runtime_polls_what_is_bound_to_a_guard_after_its_deadline() {
+async fn a_future_under_run_until_lost_is_not_polled_after_the_deadline() {
     let server = RedisServer::start();
     let (client, polls) = (fixed(&server).await, Polls::default());
     let guard = client.mutex("k").lock().await.unwrap();
@@ -90,7 +90,7 @@ async fn cancelled(client: &LockClient, polls: &Polls) -> Result<(), Error> {
 }
 
 #[tokio::test]
-async fn a_late_runtime_polls_a_locked_function_after_its_deadline() {
+async fn a_locked_function_is_not_polled_after_its_deadline() {
     let server = RedisServer::start();
     let (client, polls) = (fixed(&server).await, Polls::default());
     let (result, _) = within("the loss", ms(5_000), cancelled(&client, &polls)).await;
@@ -99,7 +99,7 @@ async fn a_late_runtime_polls_a_locked_function_after_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_late_runtime_polls_a_handler_after_its_deadline() {
+async fn a_handler_is_not_polled_after_its_deadline() {
     let server = RedisServer::start();
     let (client, polls) = (fixed(&server).await, Polls::default());
     let handler = polls.clone();
@@ -114,7 +114,7 @@ async fn a_late_runtime_polls_a_handler_after_its_deadline() {
 
 /// Checks the method: where nothing compares the clock, such a body is polled late.
 #[tokio::test]
-async fn the_body_of_these_tests_notices_late_polls() {
+async fn the_body_of_these_tests_detects_late_polls() {
     let server = RedisServer::start();
     let (client, polls) = (fixed(&server).await, Polls::default());
     let guard = client.mutex("k").lock().await.unwrap();

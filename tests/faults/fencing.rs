@@ -11,7 +11,7 @@ const COUNTER: &str = "lock:{0}:fence";
 /// The server's clock is an hour behind its counter, as after a step back or a failover to a slow
 /// host.
 #[tokio::test]
-async fn a_clock_that_went_back_does_not_make_numbers_smaller() {
+async fn fencing_numbers_grow_although_the_clock_goes_back() {
     let server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     let first = one.mutex("a").lock().await.unwrap().fencing_token();
@@ -30,7 +30,7 @@ async fn a_clock_that_went_back_does_not_make_numbers_smaller() {
 
 /// The counter is lost, and the clock is right.
 #[tokio::test]
-async fn a_lost_counter_does_not_make_numbers_smaller() {
+async fn fencing_numbers_grow_although_the_counter_is_lost() {
     let mut experiment = Experiment::new(24, "fences grow", "counter lost", &["counters lost"]);
     let server = RedisServer::start();
     let client = client(&server.url()).await;
@@ -57,7 +57,7 @@ async fn a_lost_counter_does_not_make_numbers_smaller() {
 
 /// The check at the start counts, too. It leaves nothing behind, even if it is refused half-way.
 #[tokio::test]
-async fn a_start_that_is_refused_leaves_a_counter() {
+async fn a_rejected_check_at_the_start_leaves_no_counter() {
     let server = RedisServer::start();
     let rights = "on >password ~lock:* +eval +evalsha +get +set +del +pttl +time +info";
     let () = server.cli(&format!("ACL SETUSER locker {rights}"));
@@ -76,7 +76,7 @@ async fn a_start_that_is_refused_leaves_a_counter() {
 
 /// A grant without a number is no grant: the lock stays free, and the error is not "busy".
 #[tokio::test]
-async fn a_counter_that_cannot_count_strands_no_lock() {
+async fn a_broken_counter_leaves_no_lock_behind() {
     let server = RedisServer::start();
     // A timeout long enough that a late answer on a busy machine does not count as a lost one.
     let store = RedisStore::builder(server.url()).with_request_timeout(ms(10_000));
@@ -112,7 +112,7 @@ async fn a_counter_that_cannot_count_strands_no_lock() {
 
 /// A paused holder writes after its successor has written, as in every account of fencing.
 #[tokio::test]
-async fn a_late_holder_overwrites_no_value_that_is_fenced() {
+async fn a_fenced_value_is_not_overwritten_by_a_late_holder() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let redis = redis::Client::open(server.url()).unwrap();
@@ -140,7 +140,7 @@ async fn a_late_holder_overwrites_no_value_that_is_fenced() {
 
 /// Nothing is written if there is no number to compare.
 #[tokio::test]
-async fn a_write_without_a_fence_of_its_own_is_refused() {
+async fn a_write_without_a_fence_is_rejected() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let redis = redis::Client::open(server.url()).unwrap();

@@ -7,7 +7,7 @@ use std::time::Instant;
 use lock_testkit::{Action, Gate, Op, Proxy, RedisServer, client, eventually, ms, within};
 
 #[tokio::test]
-async fn the_proxy_passes_counts_and_tells_operations_apart() {
+async fn the_proxy_forwards_counts_and_classifies_operations() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -106,7 +106,7 @@ impl Bare {
 
 /// Only messages are lost, delayed or doubled. Replies and confirmations are not.
 #[test]
-fn messages_meet_their_faults_and_replies_do_not() {
+fn faults_of_messages_spare_the_replies() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     for hello in ["PING", "HELLO 3"] {

@@ -26,7 +26,7 @@ async fn a_guard_dropped_on_a_plain_thread_is_released() {
 
 /// Futures that are polled outside a runtime, and a plain thread that blocks on one.
 #[test]
-fn outside_a_runtime_there_are_errors_and_no_panics() {
+fn calls_outside_a_runtime_fail_without_a_panic() {
     let server = RedisServer::start();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let client = runtime.block_on(client(&server.url()));
@@ -53,7 +53,7 @@ fn outside_a_runtime_there_are_errors_and_no_panics() {
 /// A plain thread finds no connection and opens one. The connection serves all callers after the
 /// thread has ended.
 #[test]
-fn a_connection_that_a_blocking_call_made_ends_with_it() {
+fn a_connection_opened_by_a_blocking_call_outlives_it() {
     let server = RedisServer::start();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (proxy, client) = runtime.block_on(async {
@@ -107,7 +107,7 @@ fn a_client_outlives_its_runtime() {
 
 /// A guard, a waiter and a claim are dropped because their runtime shuts down.
 #[test]
-fn a_runtime_that_shuts_down_drops_guards_without_a_panic() {
+fn guards_dropped_by_a_runtime_shutdown_cause_no_panic() {
     let mut experiment = Experiment::new(
         41,
         "no panic, free by the ttl",
@@ -165,7 +165,7 @@ impl Drop for Sign {
 
 /// The last handle is dropped, and the client still releases its locks.
 #[tokio::test]
-async fn a_client_that_is_dropped_still_settles_its_releases() {
+async fn a_dropped_client_still_sends_its_releases() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let guard = client.mutex("k").lock().await.unwrap();
@@ -181,7 +181,7 @@ async fn a_client_that_is_dropped_still_settles_its_releases() {
 }
 
 #[tokio::test]
-async fn a_body_that_panics_releases() {
+async fn the_lock_of_a_panicking_body_is_released() {
     let mut experiment =
         Experiment::new(41, "the lock is free at once", "panic in the body", &["panics"]);
     let server = RedisServer::start();

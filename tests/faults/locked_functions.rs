@@ -20,7 +20,7 @@ async fn order(client: &LockClient, user: &str, ran: &AtomicU32) -> Result<u32, 
 /// U2, with the macro: dropped while the claim is in flight, and while it waits. redisson#2714,
 /// #4368; constructorfabric/gears-rust#4237; llm-d-rl-time-slicing#80.
 #[tokio::test]
-async fn a_locked_function_that_is_dropped_before_its_body_leaves_nothing() {
+async fn a_locked_function_dropped_before_its_body_leaves_nothing() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))).await;
     let ran = AtomicU32::new(0);

@@ -58,7 +58,7 @@ async fn a_wait_on_a_slow_store_ends_in_time_and_is_not_busy() {
 /// U10: the server is down. The client neither loops, panics nor opens a storm of connections.
 /// rslock 30c363c, redlock-rs#11.
 #[tokio::test]
-async fn a_server_that_turns_all_away_is_asked_seldom() {
+async fn a_server_that_closes_all_connections_gets_few_attempts() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -111,7 +111,7 @@ async fn a_refused_connection_is_unavailable() {
 
 /// The server accepts connections and never answers.
 #[tokio::test]
-async fn a_mute_server_is_unavailable_within_the_wait() {
+async fn a_silent_server_is_unavailable_within_the_wait() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     proxy.ignore_new(true);
@@ -157,7 +157,7 @@ async fn a_server_that_restarts_empty_under_a_holder_is_a_loss() {
 
 /// A release that could not be sent is sent when the server is back, long before the TTL.
 #[tokio::test]
-async fn a_release_during_an_outage_is_made_good() {
+async fn a_release_during_an_outage_is_sent_afterwards() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -180,7 +180,7 @@ async fn a_release_during_an_outage_is_made_good() {
 /// The lock is granted to a waiter that is cut off. The waiter does not know whether it got the
 /// lock, and releases it.
 #[tokio::test]
-async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
+async fn a_claim_of_a_waiter_that_is_cut_off_is_in_doubt() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (holder, client) = (client(&server.url()).await, client(&proxy.url()).await);
@@ -209,7 +209,7 @@ async fn a_waiter_that_is_cut_off_is_said_to_have_done_nothing() {
 /// A server that is loading executed nothing, neither for the first waiter nor for the next one,
 /// which continues with the first one's token.
 #[tokio::test]
-async fn a_claim_that_was_refused_is_unknown_to_the_next_in_line() {
+async fn a_rejected_claim_is_not_in_doubt_for_the_next_waiter() {
     let mut rounds = Vec::new();
     let are_known = |rounds: &[([ErrorKind; 2], usize)]| {
         rounds.iter().any(|(kinds, refused)| *kinds == [ErrorKind::Unavailable; 2] && *refused > 2)
@@ -277,7 +277,7 @@ async fn a_drain_ends_in_time_whatever_the_store_does() {
 /// A handshake takes longer than the callers wait. Each of them gives up, but the connection is
 /// completed.
 #[tokio::test]
-async fn a_slow_handshake_is_not_begun_anew_for_each_caller() {
+async fn a_slow_handshake_is_shared_by_its_callers() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let slow = proxy.rule(Op::Other, Action::DelayReply(ms(120))).always();

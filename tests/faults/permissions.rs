@@ -87,7 +87,7 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
 /// The account's permissions predate the queues, and the client does not check at its start: claims
 /// are refused, and nothing stays locked.
 #[tokio::test]
-async fn a_permission_that_is_missing_later_strands_no_lock() {
+async fn a_missing_permission_leaves_no_lock_behind() {
     let mut experiment = Experiment::new(
         40,
         "nothing is left locked",
@@ -149,7 +149,7 @@ async fn a_namespace_without_permission_is_an_error_at_once() {
 
 /// NOPERM on the calls themselves: a refused claim did nothing, so no clean-up follows.
 #[tokio::test]
-async fn a_call_that_is_not_permitted_is_followed_by_releases() {
+async fn a_call_that_is_not_permitted_needs_no_release() {
     let server = RedisServer::start();
     let acl = documented_user();
     for lacking in [&["+evalsha"][..], &["+eval"], &["+evalsha", "+eval"]] {

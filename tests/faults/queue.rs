@@ -12,7 +12,7 @@ use lock_testkit::{
 };
 use tokio::task::JoinHandle;
 
-use crate::handed::AT_ONCE;
+use crate::lost_wakeup::AT_ONCE;
 
 type Waiter = JoinHandle<Result<MutexGuard, Error>>;
 
@@ -66,7 +66,7 @@ async fn clients_are_served_in_the_order_of_their_claims() {
 /// A critical section costs a release and a claim, however many clients wait. With `n` waiters,
 /// polling cost `n` claims and more.
 #[tokio::test]
-async fn clients_in_turn_cost_two_commands_each() {
+async fn a_turn_costs_two_commands_however_many_clients_wait() {
     const ROUNDS: usize = 40;
     let server = RedisServer::start();
     server.load_scripts();
@@ -106,7 +106,7 @@ async fn clients_in_turn_cost_two_commands_each() {
 
 /// A holder of this library announces its release, so waiters do not poll continually.
 #[tokio::test]
-async fn a_lock_of_ours_is_polled() {
+async fn waiters_do_not_poll_a_holder_that_announces_its_release() {
     let server = RedisServer::start();
     server.load_scripts();
     let [holder, others @ ..] = clients::<4>(&server).await;
@@ -130,7 +130,7 @@ async fn a_lock_of_ours_is_polled() {
 /// R25: `try_lock` is one command and enters no queue. It gets nothing while a task waits, however
 /// often it is repeated.
 #[tokio::test]
-async fn a_storm_of_tries_overtakes_who_waits() {
+async fn a_storm_of_tries_overtakes_no_waiter() {
     let server = RedisServer::start();
     server.load_scripts();
     let [holder, trier, others @ ..] = clients::<6>(&server).await;
@@ -181,7 +181,7 @@ async fn a_storm_of_tries_overtakes_who_waits() {
 /// A lock that expires goes to the head of the queue, whichever client finds it free. Here a
 /// `try_lock` finds it, while the head itself cannot send its claim.
 #[tokio::test]
-async fn a_try_takes_an_expired_lock_from_the_head() {
+async fn an_expired_lock_goes_to_the_head_and_not_to_a_try() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let [trier, third] = clients::<2>(&server).await;
@@ -221,7 +221,7 @@ async fn a_try_takes_an_expired_lock_from_the_head() {
 
 /// The holder knows no hand-off. Its `DEL` is noticed by the next poll, at most a second later.
 #[tokio::test]
-async fn a_foreign_release_goes_unnoticed() {
+async fn a_foreign_release_is_noticed_within_a_second() {
     let server = RedisServer::start();
     server.load_scripts();
     let [one, two] = clients::<2>(&server).await;
@@ -252,7 +252,7 @@ const SLACK: Duration = ms(250);
 
 /// A foreign holder lets its lock expire. The head knows the time of the expiry.
 #[tokio::test]
-async fn a_foreign_lock_is_waited_for_beyond_its_expiry() {
+async fn a_foreign_lock_is_taken_when_it_expires() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let mut late = Vec::new();
@@ -273,7 +273,7 @@ async fn a_foreign_lock_is_waited_for_beyond_its_expiry() {
 /// `min_hold`: the key stays after its release. It is granted to the waiters in order when it
 /// expires.
 #[tokio::test]
-async fn a_lock_that_is_kept_after_its_release_goes_out_of_turn() {
+async fn a_lock_kept_by_min_hold_is_granted_in_order() {
     let server = RedisServer::start();
     let [holder, trier, one, two] = clients::<4>(&server).await;
     let mutex = holder.mutex("k").with_min_hold(ms(900));
@@ -298,7 +298,7 @@ async fn a_lock_that_is_kept_after_its_release_goes_out_of_turn() {
 
 /// A waiter that gives up leaves the queue. The waiters before and behind it keep their order.
 #[tokio::test]
-async fn a_waiter_that_gave_up_keeps_its_place() {
+async fn a_waiter_that_gives_up_leaves_the_queue() {
     let server = RedisServer::start();
     let [holder, one, two, three] = clients::<4>(&server).await;
     let guard = holder.mutex("k").lock().await.unwrap();
@@ -323,7 +323,7 @@ async fn a_waiter_that_gave_up_keeps_its_place() {
 
 /// A wait that is much longer than a ticket lasts without being refreshed.
 #[tokio::test]
-async fn a_waiter_that_waits_long_loses_its_place() {
+async fn a_long_wait_keeps_its_place() {
     let server = RedisServer::start();
     let defaults = LockOptions::new().with_ttl(ms(300));
     let holder = client_with(&server.url(), defaults).await;

@@ -244,7 +244,7 @@ async fn a_lock_held_after_a_storm_of_tries_is_renewed() {
 
 /// R8: the holder's packets vanish, without a reset. hashicorp/consul#18271, redisson#3187.
 #[tokio::test]
-async fn a_holder_in_a_black_hole_is_told_at_its_deadline() {
+async fn a_holder_in_a_black_hole_loses_its_lease_at_the_deadline() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -288,7 +288,7 @@ async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
 /// Its locks are lost by their deadline, and no renewal in the other store is late. redisson#2515,
 /// #6962.
 #[tokio::test]
-async fn a_silent_store_delays_the_renewals_of_another() {
+async fn a_silent_store_delays_no_renewal_of_another() {
     let locks = scale(100);
     let (healthy, silent) = (RedisServer::start(), RedisServer::start());
     let defaults = LockOptions::new().with_ttl(ms(2_000));
@@ -328,7 +328,7 @@ async fn a_silent_store_delays_the_renewals_of_another() {
 /// FLUSHALL, a foreign DEL or a foreign SET removes a held lock. The next renewal notices, and the
 /// loss is final.
 #[tokio::test]
-async fn a_lock_that_was_taken_away_is_a_loss_at_the_next_renewal() {
+async fn a_removed_lock_is_lost_at_the_next_renewal() {
     let mut experiment = Experiment::new(
         23,
         "the loss is reported at the next renewal and final",

@@ -16,7 +16,7 @@ use lock_testkit::{
     Action, Gate, Message, Op, Proxy, RedisServer, client, eventually, is_due, ms, scale, within,
 };
 
-use crate::handed::AT_ONCE;
+use crate::lost_wakeup::AT_ONCE;
 
 const TTL: Duration = ms(400);
 /// The largest delay of a message: long enough for another grant to the same token.
@@ -32,7 +32,7 @@ const NO_RESP3: &str = "NOPROTO unsupported protocol version";
 /// expires, the token is queued again behind the next holder, and then the message of the first
 /// grant arrives.
 #[tokio::test]
-async fn a_grant_under_an_old_ticket_is_taken_for_one_under_the_new_one() {
+async fn a_grant_under_an_old_ticket_is_not_taken_for_one_under_the_new_one() {
     for (refusal, told_before_the_answer) in
         [(None, false), (None, true), (Some(NO_RESP3), false), (Some(NO_RESP3), true)]
     {
@@ -103,13 +103,13 @@ struct Grants {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_grant_is_taken_for_the_present_one_on_one_connection() {
+async fn a_late_grant_is_not_taken_for_the_present_one_on_one_connection() {
     contend(None).await;
 }
 
 /// With a second connection for messages, replies overtake the messages, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_grant_is_taken_for_the_present_one_on_two_connections() {
+async fn a_late_grant_is_not_taken_for_the_present_one_on_two_connections() {
     contend(Some(NO_RESP3)).await;
 }
 

@@ -87,7 +87,7 @@ async fn impatient_waiters_one_after_another_do_not_poll_faster() {
 
 /// Waiters behind tasks of their own process that give up get "busy", since the store is fine.
 #[tokio::test]
-async fn giving_up_in_the_line_of_ones_own_process_is_busy() {
+async fn a_waiter_that_gives_up_behind_its_own_process_gets_busy() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let mut tasks = Vec::new();
@@ -131,7 +131,7 @@ async fn a_try_is_one_command() {
 /// R20: a task that claims a lock it already holds gets an error instead of waiting for itself.
 /// redisson#4796.
 #[tokio::test]
-async fn a_task_that_asks_for_the_lock_it_holds_is_told_at_once() {
+async fn a_task_that_claims_the_lock_it_holds_gets_an_error_at_once() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     let mutex = client.mutex("k").wait_forever();
@@ -168,7 +168,7 @@ async fn an_expiring_lock_is_taken_when_it_expires() {
 
 /// A waiter gets the lock although its claims meet errors and closed connections.
 #[tokio::test]
-async fn a_waiter_survives_what_happens_to_its_claims() {
+async fn a_waiter_is_served_although_its_claims_fail() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;

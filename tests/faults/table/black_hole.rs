@@ -14,7 +14,7 @@ const RECONNECTED: Duration = ms(1_700 + 2_000);
 
 /// Only renewals are sent, and no lease is lost.
 #[tokio::test]
-async fn a_black_hole_costs_no_lease() {
+async fn no_lease_is_lost_to_a_black_hole() {
     let mut experiment = Experiment::new(
         27,
         "no lease of 5 s is lost",
@@ -67,7 +67,7 @@ async fn trials_at_once(experiment: &mut Experiment) {
 
 /// A client that claims all the time is connected again within two seconds.
 #[tokio::test]
-async fn a_black_hole_is_left_within_two_seconds() {
+async fn a_client_reconnects_within_two_seconds_of_a_black_hole() {
     let mut experiment = Experiment::new(
         27,
         "connected again within 2 s",

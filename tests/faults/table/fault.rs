@@ -1,10 +1,11 @@
 //! Faults of a command, and the class of outcome that each leads to.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_testkit::{Action, Gate, ms};
+use lock_testkit::{Action, Gate, Rule, eventually, ms};
 
 /// How long a client of these tests waits for an answer. This is short, since many commands here
 /// get none.
@@ -13,6 +14,31 @@ pub(super) const REQUEST_TIMEOUT: Duration = ms(250);
 pub(super) const CONNECT_TIMEOUT: Duration = ms(500);
 /// More than either.
 const TOO_LATE: Duration = ms(600);
+/// Longer than the wait and every timeout.
+pub(super) const LONGEST: Duration = ms(20_000);
+
+/// How often the fault happens.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Times {
+    Once,
+    /// Until the operation has ended.
+    Always,
+}
+
+/// An active fault.
+pub(super) struct Injected {
+    pub(super) rule: Option<Rule>,
+    pub(super) cut: Cell<bool>,
+    pub(super) times: Times,
+}
+
+impl Injected {
+    /// Waits until the fault has happened.
+    pub(super) async fn hit(&self) {
+        let hit = || self.cut.get() || self.rule.as_ref().is_some_and(|rule| rule.hits() > 0);
+        eventually("the fault hits", LONGEST, hit).await;
+    }
+}
 
 /// What happens to a command.
 #[derive(Clone, Copy, Debug)]

@@ -27,16 +27,8 @@ use lock_testkit::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use self::fault::{Class, Fault};
+use self::fault::{Class, Fault, Injected, LONGEST, Times};
 use self::operation::{End, Operation, short_ttl, store};
-
-/// How often the fault happens.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Times {
-    Once,
-    /// Until the operation has ended.
-    Always,
-}
 
 /// One cell of the table.
 #[derive(Clone, Copy, Debug)]
@@ -48,19 +40,10 @@ struct Cell {
     width: usize,
 }
 
-/// An active fault.
-struct Injected {
-    rule: Option<Rule>,
-    cut: Slot<bool>,
-    times: Times,
-}
-
 /// How many cells run at the same time. They mostly wait.
 const AT_ONCE: usize = 16;
 /// Enough for several calls with several items each.
 const MANY: usize = 20;
-/// Longer than the wait and every timeout.
-const LONGEST: Duration = ms(20_000);
 /// The time within which a lock is free, however long its TTL. A lock that is granted to an
 /// unreachable client is free after 3 s.
 const FREE_WITHIN: Duration = ms(6_000);
@@ -73,14 +56,6 @@ const STALL: Duration = ms(40);
 const MOST_ATTEMPTS: usize = 20;
 /// How long nothing passes, if the fault happens once.
 const DARK: Duration = ms(400);
-
-impl Injected {
-    /// Waits until the fault has happened.
-    async fn hit(&self) {
-        let hit = || self.cut.get() || self.rule.as_ref().is_some_and(|rule| rule.hits() > 0);
-        eventually("the fault hits", LONGEST, hit).await;
-    }
-}
 
 /// The state that all cells of a test share.
 struct Bench {
@@ -407,13 +382,13 @@ macro_rules! table {
 table! {
     a_try_ends_as_its_fault_allows: TryLock, "try_lock";
     a_lock_ends_as_its_fault_allows: Lock, "lock";
-    a_place_in_the_queue_ends_as_its_fault_allows: Queue, "lock, queued";
+    a_queued_claim_ends_as_its_fault_allows: Queue, "lock, queued";
     a_release_ends_as_its_fault_allows: Release, "release";
     a_renewal_ends_as_its_fault_allows: Renew, "renewal";
     an_extension_ends_as_its_fault_allows: Extend, "extend";
     a_subscription_ends_as_its_fault_allows: Subscribe, "subscription";
     a_greeting_ends_as_its_fault_allows: Greet, "connection, HELLO";
-    a_look_at_the_clock_ends_as_its_fault_allows: AskTime, "connection, TIME";
+    reading_the_clock_ends_as_its_fault_allows: AskTime, "connection, TIME";
     the_check_of_the_server_ends_as_its_fault_allows: CheckInfo, "start, INFO";
     the_check_of_claims_ends_as_its_fault_allows: CheckClaim, "start, claim";
     the_check_of_renewals_ends_as_its_fault_allows: CheckRenewal, "start, renewal";
@@ -422,7 +397,7 @@ table! {
 
 /// Many tasks claim at the same time, and the fault hits a call that carries several claims.
 #[tokio::test]
-async fn many_at_once_end_as_their_fault_allows() {
+async fn a_batch_ends_as_its_fault_allows() {
     let mut experiment = Experiment::new(
         28,
         "many asks in one call",

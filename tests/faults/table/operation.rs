@@ -7,8 +7,7 @@ use lock_core::store::RedisStore;
 use lock_core::{Error, ErrorKind, LockClient, LostReason, MutexGuard, Released};
 use lock_testkit::{Op, Proxy, ms};
 
-use super::fault::{CONNECT_TIMEOUT, Class, REQUEST_TIMEOUT};
-use super::{Injected, Times};
+use super::fault::{CONNECT_TIMEOUT, Class, Injected, REQUEST_TIMEOUT, Times};
 
 /// An operation of a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

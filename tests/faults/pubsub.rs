@@ -11,7 +11,7 @@ use lock_testkit::{
     is_due, ms, within,
 };
 
-use crate::handed::AT_ONCE;
+use crate::lost_wakeup::AT_ONCE;
 
 /// A waiter that misses the message of its grant finds the grant at its next claim, about a second
 /// later. The rest of the bound is for a busy machine.
@@ -82,7 +82,7 @@ fn warnings(log: &LogCapture) -> Vec<String> {
 /// R9: messages vanish while commands work. Leases are long, so no expiry helps. redisson#5761,
 /// #3891.
 #[tokio::test]
-async fn a_waiter_depends_on_messages_that_are_lost() {
+async fn waiters_are_served_although_all_messages_are_lost() {
     let log = LogCapture::start();
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -105,7 +105,7 @@ async fn a_waiter_depends_on_messages_that_are_lost() {
 
 /// Confirmations of subscriptions do not arrive either.
 #[tokio::test]
-async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
+async fn waiters_are_served_although_no_subscription_is_confirmed() {
     let log = LogCapture::start();
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -128,7 +128,7 @@ async fn a_waiter_hangs_on_a_subscription_that_nobody_confirms() {
 
 /// The server forbids the channel, or one of the two commands. Each client logs this once.
 #[tokio::test]
-async fn a_server_that_forbids_pubsub_stops_waiters() {
+async fn waiters_are_served_by_a_server_that_forbids_pubsub() {
     for without in ["+subscribe", "+publish", "&lock:*"] {
         let log = LogCapture::start();
         let server = RedisServer::start();
@@ -155,7 +155,7 @@ async fn a_server_that_forbids_pubsub_stops_waiters() {
 /// A server before Redis 6, or a proxy, refuses RESP3. A second connection then listens, and only
 /// while a task waits.
 #[tokio::test]
-async fn a_server_without_resp3_makes_waiters_slow() {
+async fn waiters_are_notified_without_resp3() {
     let refusals = [
         "NOPROTO unsupported protocol version",
         "ERR unknown command 'HELLO', with args beginning with: '3'",
@@ -185,7 +185,7 @@ async fn a_server_without_resp3_makes_waiters_slow() {
 
 /// With RESP3, one connection is enough.
 #[tokio::test]
-async fn a_waiter_opens_more_connections_than_it_needs() {
+async fn a_waiter_needs_no_second_connection_with_resp3() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
@@ -200,7 +200,7 @@ async fn a_waiter_opens_more_connections_than_it_needs() {
 /// Connections break during a wait: those that carry commands, those that listen, or all. The
 /// client subscribes again, and the next hand-over is announced as the first one was.
 #[tokio::test]
-async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
+async fn a_waiter_is_notified_after_its_connection_broke() {
     let server = RedisServer::start();
     for (resp3, kinds) in [
         (true, &["pubsub"][..]),
@@ -244,7 +244,7 @@ async fn a_waiter_whose_connection_broke_hears_of_no_grant() {
 /// The connection breaks during a claim. The claim is repeated on another one, which is not
 /// subscribed yet.
 #[tokio::test]
-async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
+async fn a_waiter_is_notified_after_its_claim_moved_to_another_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (holder, waiter) = (client(&server.url()).await, client(&proxy.url()).await);
@@ -272,7 +272,7 @@ async fn a_waiter_whose_claim_was_repeated_elsewhere_hears_of_no_grant() {
 /// A wait begins on a connection that has broken unnoticed, where the client would have to
 /// subscribe again.
 #[tokio::test]
-async fn a_wait_that_begins_on_a_broken_connection_hangs() {
+async fn a_wait_that_begins_on_a_broken_connection_is_served() {
     let log = LogCapture::start();
     let server = RedisServer::start();
     let (holder, waiter) = (client(&server.url()).await, client(&server.url()).await);
@@ -298,7 +298,7 @@ async fn a_wait_that_begins_on_a_broken_connection_hangs() {
 /// R11: 2,000 waiters on 2,000 keys in one process share one subscription, and their memory is
 /// freed. redisson#3577, #6328.
 #[tokio::test]
-async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptions() {
+async fn two_thousand_waiters_on_two_thousand_keys_share_one_subscription() {
     const KEYS: usize = 2_000;
     let server = RedisServer::start();
     let defaults = LockOptions::new().with_ttl(ms(60_000)).with_wait(ms(60_000));
@@ -336,7 +336,7 @@ async fn two_thousand_waiters_on_two_thousand_keys_need_two_thousand_subscriptio
 
 /// A free lock needs no wait, so the client subscribes to nothing.
 #[tokio::test]
-async fn an_uncontended_lock_costs_a_subscription() {
+async fn an_uncontended_lock_needs_no_subscription() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let store = RedisStore::connect(proxy.url()).await.unwrap();

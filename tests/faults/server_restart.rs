@@ -11,7 +11,7 @@ use lock_testkit::history::{self, Turns, now};
 use lock_testkit::{Experiment, RedisServer, client_with, eventually, ms, within};
 use tokio::task::JoinHandle;
 
-use crate::handed::AT_ONCE;
+use crate::lost_wakeup::AT_ONCE;
 
 const CLIENTS: usize = 4;
 const TASKS: usize = 20;
@@ -119,7 +119,7 @@ impl Crowd {
 
 /// Without a fault, the whole crowd is served quickly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_when_nothing_happens() {
+async fn a_crowd_is_served_quickly_without_a_fault() {
     let server = RedisServer::start();
     let (crowd, guard) = Crowd::gather(&server).await;
     guard.release().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_crowd_is_served_when_nothing_happens() {
 /// `CLIENT KILL` of every connection, while the first holder holds the lock and while the crowd
 /// takes turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_are_killed_under_a_crowd() {
+async fn a_crowd_is_served_although_its_connections_are_killed() {
     let mut experiment = Experiment::new(
         21,
         "all are served once",
@@ -164,7 +164,7 @@ async fn connections_are_killed_under_a_crowd() {
 /// `FLUSHALL`: lock, queue and counter are gone. Holders notice at their next renewal or release.
 /// The others queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_keys_are_flushed_under_a_crowd() {
+async fn a_crowd_is_served_although_all_keys_are_flushed() {
     let events = ["flushes", "locks forgotten under the crowd"];
     let mut experiment =
         Experiment::new(23, "all are served, fences in order", "FLUSHALL", &events);
@@ -203,7 +203,7 @@ async fn all_keys_are_flushed_under_a_crowd() {
 
 /// `SCRIPT FLUSH` has no effect that a caller could see.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_are_flushed_under_a_crowd() {
+async fn a_crowd_is_served_although_scripts_are_flushed() {
     let mut experiment =
         Experiment::new(22, "all are served in time", "SCRIPT FLUSH", &["scripts sent again"]);
     while experiment.next_round(1).is_some() {
@@ -235,7 +235,7 @@ async fn scripts_are_flushed_under_a_crowd() {
 
 /// The server is killed and starts again, empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_is_killed_under_a_crowd() {
+async fn a_crowd_is_served_although_the_server_is_killed() {
     let mut experiment = Experiment::new(
         24,
         "all are served, fences in order",
@@ -277,7 +277,7 @@ fn run_id(server: &RedisServer) -> String {
 
 /// A server that is paused: no task is served twice, and all go on when the server does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_stalls_under_a_crowd() {
+async fn a_crowd_is_served_although_the_server_pauses() {
     let events = ["pauses while a task waits"];
     let mut experiment =
         Experiment::new(19, "no task is served twice", "SIGSTOP of the server", &events);
@@ -315,7 +315,7 @@ async fn the_server_stalls_under_a_crowd() {
 /// A client's subscription is gone for the moment in which it is granted the lock. The next waiter
 /// gets the lock, without waiting for the claim TTL.
 #[tokio::test]
-async fn an_inbox_is_killed_while_its_client_is_the_head() {
+async fn the_next_waiter_is_served_if_the_head_loses_its_subscription() {
     let mut experiment = Experiment::new(
         21,
         "the next in line is served",

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 
 /// A release writes before it does anything that needs memory, so Redis does not refuse the rest.
 #[tokio::test]
-async fn a_server_without_memory_hands_nothing_on() {
+async fn locks_are_handed_on_by_a_server_without_memory() {
     let server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
     let mut guards = Vec::new();
@@ -62,7 +62,7 @@ fn left_behind(server: &RedisServer) -> (LockClient, Runtime) {
 /// A runtime that is kept but not run sends nothing on its connection, not even the calls of other
 /// runtimes. The client gives the connection up after two calls in a row without an answer.
 #[test]
-fn a_runtime_that_nobody_runs_stops_those_of_others() {
+fn a_stopped_runtime_does_not_stop_calls_of_others() {
     let server = RedisServer::start();
     let (client, _stopped) = left_behind(&server);
     runtime().block_on(async {
@@ -82,7 +82,7 @@ fn a_runtime_that_nobody_runs_stops_those_of_others() {
 /// Without RESP3 a second connection listens. If it cannot be opened, waiters poll. Nothing else is
 /// affected.
 #[tokio::test]
-async fn a_second_connection_that_is_refused_breaks_the_first() {
+async fn the_first_connection_works_although_the_second_is_refused() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let _old = proxy.rule(Op::Hello, Action::Refuse("NOPROTO unsupported")).always();
@@ -114,7 +114,7 @@ async fn a_second_connection_that_is_refused_breaks_the_first() {
 /// Clients with different namespaces share a store. Their claims cannot travel in one call, and
 /// need not wait for each other.
 #[tokio::test]
-async fn claims_that_cannot_travel_together_wait_for_each_other() {
+async fn claims_of_different_namespaces_do_not_wait_for_each_other() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let store = Arc::new(RedisStore::connect(proxy.url()).await.unwrap());
@@ -160,7 +160,7 @@ fn held_by_others(server: &RedisServer, count: usize) {
 /// is not void for that reason, and its wait does not end early. At the end the last claim may be
 /// on its way, or may just have been answered.
 #[tokio::test]
-async fn claims_that_stand_in_the_lane_for_long_are_void() {
+async fn claims_that_queue_in_the_batcher_for_long_stay_valid() {
     const CLAIMS: usize = 2_000;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -198,7 +198,7 @@ async fn claims_that_stand_in_the_lane_for_long_are_void() {
 /// Renewals overtake the claims of their process. Otherwise a crowd of waiters would cost the
 /// holders their leases.
 #[tokio::test]
-async fn leases_are_lost_behind_the_claims_of_a_crowd() {
+async fn renewals_overtake_the_claims_of_a_crowd() {
     const CLAIMS: usize = 2_000;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -237,7 +237,7 @@ async fn leases_are_lost_behind_the_claims_of_a_crowd() {
 /// Calls that queue in the batcher of such a runtime are not answered. None of them is sent, so
 /// they tell nothing about the connection.
 #[test]
-fn a_lane_that_nobody_drives_holds_up_those_in_it() {
+fn calls_queued_behind_a_stopped_runtime_are_served() {
     let server = RedisServer::start();
     let (client, _stopped) = left_behind(&server);
     runtime().block_on(async {
@@ -256,7 +256,7 @@ fn a_lane_that_nobody_drives_holds_up_those_in_it() {
 /// Small calls are sent at once, and a dead connection that only listens is noticed.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn connections_delay_small_calls_or_never_notice_that_they_are_dead() {
+async fn connections_send_at_once_and_detect_dead_peers() {
     use rustix::net::sockopt::{socket_keepalive, tcp_keepidle, tcp_keepintvl, tcp_nodelay};
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 

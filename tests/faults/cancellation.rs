@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// U2: the acquire future is dropped in flight. redisson#2714, #4368;
 /// constructorfabric/gears-rust#4237; llm-d-rl-time-slicing#80.
 #[tokio::test]
-async fn a_lock_that_is_dropped_in_flight_leaves_no_key_and_no_renewal() {
+async fn an_acquire_that_is_dropped_in_flight_leaves_no_key_and_no_renewal() {
     let server = RedisServer::start();
     let client = client_with(&server.url(), LockOptions::new().with_ttl(ms(300))).await;
     server.load_scripts();
@@ -64,7 +64,7 @@ async fn ten_thousand_claims_cancelled_around_their_grant_leave_no_renewal() {
 /// R6, P4: a task is aborted while it holds the lock, and while it claims it. redisson#2714, #4368;
 /// blnk#354.
 #[tokio::test]
-async fn an_aborted_task_gives_its_lock_back() {
+async fn the_lock_of_an_aborted_task_is_released() {
     let mut experiment = Experiment::new(
         41,
         "the lock is free at once",

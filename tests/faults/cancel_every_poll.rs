@@ -41,7 +41,7 @@ struct Seen {
 /// rueidis#1010, redisson#7272: a future that is dropped at some await leaves a lock, a ticket or a
 /// renewal behind.
 #[tokio::test]
-async fn whatever_is_dropped_after_any_number_of_polls_leaves_nothing_on_the_server() {
+async fn a_future_dropped_after_any_number_of_polls_leaves_nothing_on_the_server() {
     let mut experiment = Experiment::new(
         9,
         "a dropped future leaves nothing behind, on a real server",

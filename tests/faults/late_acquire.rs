@@ -21,7 +21,7 @@ async fn patient(proxy: &Proxy) -> LockClient {
 /// A claim is delayed, its connection breaks, and the same claim is granted on the next one. The
 /// caller releases the lock and awaits that before the first claim arrives.
 #[tokio::test]
-async fn a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock() {
+async fn a_claim_that_arrives_after_an_awaited_release_takes_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = patient(&proxy).await;
@@ -43,7 +43,7 @@ async fn a_claim_that_arrives_behind_an_awaited_release_keeps_the_lock() {
 /// The server has forgotten the script, and the caller drops the claim before the server says so.
 /// The release must come last: the claim is not sent again with the script's text.
 #[tokio::test]
-async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
+async fn a_cancelled_claim_of_a_forgotten_script_is_not_sent_again() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = patient(&proxy).await;
@@ -72,7 +72,7 @@ async fn a_cancelled_claim_whose_script_is_forgotten_is_sent_again() {
 /// So many calls are under way that a claim waits for its turn, and is dropped. Releases go before
 /// claims.
 #[tokio::test]
-async fn a_claim_that_is_cancelled_before_its_turn_is_sent() {
+async fn a_claim_that_is_cancelled_before_its_turn_is_not_sent() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = patient(&proxy).await;

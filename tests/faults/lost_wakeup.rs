@@ -16,7 +16,7 @@ type Stage = (Op, usize, fn(Gate) -> Action);
 /// A release before or after any command of the waiter is missed, so the waiter sleeps on although
 /// the lock is free.
 #[tokio::test]
-async fn a_release_falls_between_the_steps_of_a_waiter() {
+async fn a_release_between_any_steps_of_a_waiter_wakes_it() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let stages: [Stage; 6] = [
@@ -53,7 +53,7 @@ async fn a_release_falls_between_the_steps_of_a_waiter() {
 
 /// The release comes at an arbitrary time during a wait.
 #[tokio::test]
-async fn a_freed_lock_is_taken_late() {
+async fn a_released_lock_is_taken_within_a_round_trip() {
     let server = RedisServer::start();
     let (a, b) = (client(&server.url()).await, client(&server.url()).await);
     let mut times = Vec::new();

@@ -55,7 +55,7 @@ const WAIT: LockOptions = LockOptions::new().with_wait(ms(1_500));
 /// The connection breaks before or after the call is executed. The client cannot know which, so
 /// every claim in it is in doubt.
 #[tokio::test]
-async fn a_call_that_is_cut_off_is_unknown_to_all_whom_it_carried() {
+async fn a_call_that_is_cut_off_leaves_all_its_claims_in_doubt() {
     for action in [Action::CloseAfter, Action::CloseBefore] {
         for options in [TRY, WAIT] {
             let server = RedisServer::start();
@@ -77,7 +77,7 @@ async fn a_call_that_is_cut_off_is_unknown_to_all_whom_it_carried() {
 
 /// A claim that was certainly not sent did nothing.
 #[tokio::test]
-async fn claims_that_are_not_sent_are_unknown() {
+async fn claims_that_are_not_sent_are_not_in_doubt() {
     for options in [TRY, WAIT] {
         let server = RedisServer::start();
         let proxy = Proxy::to(&server);
@@ -97,7 +97,7 @@ async fn claims_that_are_not_sent_are_unknown() {
 
 /// If the server says that it did nothing, all callers believe it and no release is sent.
 #[tokio::test]
-async fn a_call_that_is_refused_is_unknown() {
+async fn claims_of_a_rejected_call_are_not_in_doubt() {
     for (options, why) in [
         (TRY, "LOADING Redis is loading the dataset in memory"),
         // No client sends a claim again after this error.
@@ -124,7 +124,7 @@ async fn a_call_that_is_refused_is_unknown() {
 
 /// One claim of the batch names a key that is no lock. Only its caller gets the error.
 #[tokio::test]
-async fn a_key_of_another_type_spoils_the_claims_beside_it() {
+async fn a_key_of_another_type_does_not_affect_the_rest_of_its_batch() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = patient(&proxy.url()).await;
@@ -145,7 +145,7 @@ async fn a_key_of_another_type_spoils_the_claims_beside_it() {
 /// Claims that enter a queue are batched, too. That the lock was taken at the first attempt does
 /// not answer a later call that was cut off: the lock may have been granted since.
 #[tokio::test]
-async fn a_call_for_places_that_is_cut_off_is_called_busy() {
+async fn queued_claims_that_are_cut_off_are_in_doubt() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (holder, client) = (patient(&server.url()).await, patient(&proxy.url()).await);
@@ -186,7 +186,7 @@ fn void(server: &RedisServer, claims: usize) -> Action {
 /// Void claims did nothing. They are repeated once. The first claim of the batch travels alone
 /// again.
 #[tokio::test]
-async fn claims_that_are_void_are_unknown() {
+async fn void_claims_are_not_in_doubt() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = patient(&proxy.url()).await;
@@ -201,7 +201,7 @@ async fn claims_that_are_void_are_unknown() {
 /// An earlier claim of the same wait was cut off and stays in doubt, even if the last claims were
 /// void.
 #[tokio::test]
-async fn void_claims_after_one_that_was_cut_off_hide_it() {
+async fn void_claims_do_not_hide_an_earlier_claim_in_doubt() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = patient(&proxy.url()).await;

@@ -17,7 +17,7 @@ async fn patient(proxy: &Proxy) -> LockClient {
 /// The answer to a claim is slow. Meanwhile the server forgets the lock, and another client gets
 /// it. A fence that was taken after the answer would be the larger one, although its lock is gone.
 #[tokio::test]
-async fn a_grant_that_arrives_late_has_a_smaller_fence_than_the_next_one() {
+async fn a_late_grant_has_a_smaller_fence_than_the_next_one() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let (slow, other) = (patient(&proxy).await, client(&server.url()).await);
@@ -71,7 +71,7 @@ async fn a_lease_by_a_late_message_ends_before_the_lock() {
 /// The first attempt is executed and its answer lost, and the second one cannot be sent. An error
 /// about the second attempt alone would say that nothing was done.
 #[tokio::test]
-async fn a_release_whose_second_attempt_is_not_sent_is_unknown() {
+async fn an_unanswered_release_stays_in_doubt_after_a_second_attempt() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
@@ -88,7 +88,7 @@ async fn a_release_whose_second_attempt_is_not_sent_is_unknown() {
 
 /// The same for claims and renewals.
 #[tokio::test]
-async fn a_call_whose_second_attempt_is_not_sent_is_unknown() {
+async fn an_unanswered_call_stays_in_doubt_after_a_second_attempt() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;

@@ -119,7 +119,7 @@ async fn talk(said: &mut Said, url: String) {
 
 /// Servers repeat requests in their errors: the start of an unknown command, and the user name.
 #[tokio::test]
-async fn an_error_of_the_server_repeats_a_secret() {
+async fn no_secret_of_a_server_error_is_in_any_output() {
     let mut experiment = Experiment::new(
         36,
         "no secret in errors, Debug, logs and HTTP answers",
