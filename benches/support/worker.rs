@@ -122,12 +122,12 @@ impl Worker {
         (sections, end)
     }
 
-    /// Lets the worker ask for `key`, and hold it until [`leave`](Self::leave).
+    /// Lets the worker request `key`, and hold it until [`leave`](Self::leave).
     pub(crate) fn ask(&mut self, key: &str) {
         self.0.tell(format!("hold key={key}"));
     }
 
-    /// The stamp at which it got what it asked for.
+    /// The stamp at which it got the lock.
     pub(crate) async fn entered(&mut self) -> u64 {
         self.0.next_line().await.number("entered")
     }

@@ -66,7 +66,7 @@ async fn a_call_that_is_cut_off_leaves_all_its_claims_in_doubt() {
             proxy.turn_away(true);
             let cut = on_the_call(&proxy, action.clone());
             let (first, others) = claim(&client, options).await;
-            assert_eq!((cut.hits(), cut.asks()), (1, MANY), "they did not travel together");
+            assert_eq!((cut.hits(), cut.locks()), (1, MANY), "they did not travel together");
             assert_eq!(kinds(&others), [ErrorKind::Unknown; MANY], "{action:?} {options:?}");
             // The answer may have come before the connection ended.
             drop(first);
@@ -109,7 +109,7 @@ async fn claims_of_a_rejected_call_are_not_in_doubt() {
         let refused = proxy.rule(Op::Acquire, Action::Refuse(why)).after(1).always();
         let released = proxy.seen(Op::Release);
         let (first, others) = claim(&client, options).await;
-        assert_eq!((refused.hits(), refused.asks()), (1, MANY), "they did not travel together");
+        assert_eq!((refused.hits(), refused.locks()), (1, MANY), "they did not travel together");
         assert_eq!(kinds(&others), [ErrorKind::Unavailable; MANY], "{why}");
         first.unwrap().release().await.unwrap();
         refused.end();
@@ -131,7 +131,7 @@ async fn a_key_of_another_type_does_not_affect_the_rest_of_its_batch() {
     let _: i64 = server.cli("RPUSH lock:k2 precious");
     let together = on_the_call(&proxy, Action::Slice);
     let (first, others) = claim(&client, TRY).await;
-    assert_eq!((together.hits(), together.asks()), (1, MANY), "they did not travel together");
+    assert_eq!((together.hits(), together.locks()), (1, MANY), "they did not travel together");
     let (wrong, right): (Vec<_>, Vec<_>) = others.into_iter().partition(Result::is_err);
     assert_eq!(kinds(&wrong), [ErrorKind::WrongType]);
     assert_eq!(right.len(), MANY - 1);
@@ -164,7 +164,7 @@ async fn queued_claims_that_are_cut_off_are_in_doubt() {
     proxy.turn_away(true);
     let cut = on_the_call(&proxy, Action::CloseAfter);
     let (first, others) = claim(&client, WAIT).await;
-    assert_eq!((cut.hits(), cut.asks()), (1, MANY), "they did not travel together");
+    assert_eq!((cut.hits(), cut.locks()), (1, MANY), "they did not travel together");
     assert_eq!(kinds(&others), [ErrorKind::Unknown; MANY]);
     // Even if the answer came in time, the client has a ticket by then.
     assert_eq!(first.unwrap_err().kind(), ErrorKind::Unknown);
@@ -192,7 +192,7 @@ async fn void_claims_are_not_in_doubt() {
     let client = patient(&proxy.url()).await;
     let void = [MANY, 1, MANY - 1].map(|claims| on_the_call(&proxy, void(&server, claims)));
     let (first, others) = claim(&client, TRY).await;
-    assert_eq!(void.map(|rule| rule.asks()), [MANY, 1, MANY - 1], "they travelled otherwise");
+    assert_eq!(void.map(|rule| rule.locks()), [MANY, 1, MANY - 1], "they travelled otherwise");
     assert_eq!(kinds(&others), [ErrorKind::Unavailable; MANY]);
     first.unwrap().release().await.unwrap();
     nothing_is_left(&server, &proxy, &client).await;

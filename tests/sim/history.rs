@@ -42,12 +42,12 @@ impl History {
         &self,
         key: usize,
         owner: usize,
-        [asked, enter]: [u64; 2],
+        [requested, enter]: [u64; 2],
         fence: u64,
     ) -> usize {
-        let (asked, enter) = (u128::from(asked), u128::from(enter));
+        let (requested, enter) = (u128::from(requested), u128::from(enter));
         // Until the holder learns that its lease is still good.
-        let turn = Turn { owner, asked, enter, exit: enter, deadline: u128::MAX, fence };
+        let turn = Turn { owner, requested, enter, exit: enter, deadline: u128::MAX, fence };
         let turns = &mut self.0.lock().unwrap().turns;
         turns.push((key, turn));
         turns.len() - 1

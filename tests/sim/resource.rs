@@ -20,7 +20,7 @@ struct Inner {
 struct Record {
     newest: FencingToken,
     /// The turn with the latest claim among the turns that wrote.
-    last_asked: Turn,
+    last_requested: Turn,
 }
 
 impl Resource {
@@ -30,21 +30,21 @@ impl Resource {
         let token = FencingToken::from_raw(turn.fence);
         let mut inner = self.0.lock().unwrap();
         let Some(record) = inner.records.get_mut(&key) else {
-            inner.records.insert(key, Record { newest: token, last_asked: turn });
+            inner.records.insert(key, Record { newest: token, last_requested: turn });
             return Ok(());
         };
         if token < record.newest {
             inner.refused += 1;
             return Ok(());
         }
-        let before = record.last_asked;
+        let before = record.last_requested;
         // This turn began before the other one made its claim.
-        if turn.enter < before.asked {
+        if turn.enter < before.requested {
             return Err(format!("{turn:?} wrote over {before:?}"));
         }
         record.newest = token;
-        if before.asked < turn.asked {
-            record.last_asked = turn;
+        if before.requested < turn.requested {
+            record.last_requested = turn;
         }
         Ok(())
     }

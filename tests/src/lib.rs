@@ -1,5 +1,5 @@
-//! What the test suites of this package share with each other and with `fuzz/`; the servers, proxies and checks are in
-//! `lock-testkit`.
+//! What the test suites share with each other and with `fuzz/`; the servers, proxies and checks are
+//! in `lock-testkit`.
 // Not published, and fails by panicking.
 #![allow(
     clippy::exhaustive_enums,

@@ -234,7 +234,7 @@ impl Bench {
             let cut = usize::from(injected.cut.get());
             let hits = injected.rule.as_ref().map_or(cut, Rule::hits);
             assert!(hits > 0, "the fault never hit");
-            let asks = injected.rule.as_ref().map_or(cut, Rule::asks);
+            let asks = injected.rule.as_ref().map_or(cut, Rule::locks);
             let done = ends.iter().filter(|end| **end == End::Done).count();
             tally.cells += 1;
             tally.hits += hits;

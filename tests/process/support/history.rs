@@ -104,10 +104,10 @@ impl History {
         let words: Vec<_> = line.split(' ').collect();
         let number = |word: &str| word.parse().unwrap();
         match words[..] {
-            ["turn", key, asked, enter, exit, deadline, fence, done] => {
-                let (asked, enter, exit) = (number(asked), number(enter), number(exit));
+            ["turn", key, requested, enter, exit, deadline, fence, done] => {
+                let (requested, enter, exit) = (number(requested), number(enter), number(exit));
                 let (deadline, fence) = (number(deadline), fence.parse().unwrap());
-                let turn = Turn { owner, asked, enter, exit, deadline, fence };
+                let turn = Turn { owner, requested, enter, exit, deadline, fence };
                 let done = done == "1";
                 self.turns.entry(key.to_owned()).or_default().push(Entry { turn, done });
                 done

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use lock_testkit::{ChildProcess, Line, RedisServer};
 
-/// A running worker; killed on drop.
+/// A running worker. Ends on drop.
 #[derive(Debug)]
 pub(crate) struct Worker(ChildProcess);
 

@@ -18,21 +18,21 @@ const LONGEST: Duration = Duration::from_secs(600);
 
 /// Whether a test has to do the round with this number, counted from 0.
 ///
-/// For tests that demand an event of chance and are not experiments. A test does the `usual` rounds,
-/// and then more until it `has_enough`, up to ten times as many.
+/// For tests that demand an event of chance and are not experiments. A test does the `usual`
+/// rounds, and then more until it `has_enough`, up to ten times as many.
 #[must_use]
 pub fn is_due(round: usize, usual: usize, has_enough: bool) -> bool {
     round < usual || round < usual * PATIENCE as usize && !has_enough
 }
 
-/// One experiment: a fault that is injected while something is promised.
+/// One experiment: a fault that is injected to try a promise.
 ///
-/// Some events are a matter of chance and of how busy the machine is. Such an experiment does not end
-/// after a fixed number of rounds or by the clock. It goes on until each event has occurred, within
-/// bounds: see [`next_round`](Self::next_round) and [`limit`](Self::limit).
+/// Some events are a matter of chance and of how busy the machine is. Such an experiment does not
+/// end after a fixed number of rounds or by the clock. It goes on until each event has occurred,
+/// within bounds: see [`next_round`](Self::next_round) and [`limit`](Self::limit).
 ///
-/// A test counts its runs, and the events without which it proves nothing, and ends with [`finish`](Self::finish). If it
-/// panics before, that is reported as a violation.
+/// A test counts its runs, and the events without which it proves nothing, and ends with
+/// [`finish`](Self::finish). If it panics before, that is reported as a violation.
 #[derive(Debug)]
 pub struct Experiment {
     number: u32,
@@ -47,9 +47,9 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Begins the experiment `number` of the programme: what is promised, and the `fault` that tries it.
+    /// Begins the experiment `number` of the programme: the promise, and the `fault` that tries it.
     ///
-    /// `events` are the kinds that have to happen at least once.
+    /// `events` are the kinds that have to occur at least once.
     #[must_use]
     pub fn new(
         number: u32,
@@ -94,7 +94,7 @@ impl Experiment {
         self.runs += runs as u64;
     }
 
-    /// Counts events of a kind that was announced.
+    /// Counts events of a kind that [`new`](Self::new) was given.
     pub fn saw(&mut self, event: &'static str, count: usize) {
         *self.events.get_mut(event).unwrap() += count as u64;
     }

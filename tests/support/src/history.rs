@@ -14,8 +14,8 @@ use lock_core::{Error, MutexGuard, Released};
 pub struct Turn {
     /// The process or client.
     pub owner: usize,
-    /// When its task asked for the lock.
-    pub asked: u128,
+    /// When its task requested the lock.
+    pub requested: u128,
     /// When it was granted, as seen by the holder.
     pub enter: u128,
     /// When the holder was done.
@@ -94,10 +94,11 @@ pub fn overlaps(turns: &[Turn]) -> Vec<(Turn, Turn)> {
     overlaps
 }
 
-/// The turns whose fencing token another one has, or is not greater than that of a turn that began
-/// before this one was asked for; with that other turn. This holds even if the server forgets.
+/// The turns whose fencing token belongs to another turn too, or is not greater than that of a turn
+/// that began before this one was requested; with that other turn. There are none even if the
+/// server forgets its keys.
 ///
-/// `is_grant` leaves out turns that have to be older, such as those that a process handed on.
+/// `is_grant` leaves out turns that may be older, such as those that a process handed on.
 pub fn misnumbered(turns: &[Turn], is_grant: impl Fn(&Turn) -> bool) -> Vec<(Turn, Turn)> {
     let begun: Vec<_> = by_enter(turns).into_iter().filter(|turn| turn.fence != 0).collect();
     let mut misnumbered = Vec::new();
@@ -107,11 +108,11 @@ pub fn misnumbered(turns: &[Turn], is_grant: impl Fn(&Turn) -> bool) -> Vec<(Tur
             misnumbered.push((other, *turn));
         }
     }
-    let mut asked: Vec<_> = begun.iter().filter(|turn| is_grant(turn)).collect();
-    asked.sort_by_key(|turn| turn.asked);
+    let mut requests: Vec<_> = begun.iter().filter(|turn| is_grant(turn)).collect();
+    requests.sort_by_key(|turn| turn.requested);
     let (mut next, mut newest) = (0, None::<Turn>);
-    for turn in asked {
-        while let Some(before) = begun.get(next).filter(|before| before.enter < turn.asked) {
+    for turn in requests {
+        while let Some(before) = begun.get(next).filter(|before| before.enter < turn.requested) {
             newest = newest.filter(|newest| newest.fence > before.fence).or(Some(*before));
             next += 1;
         }
@@ -151,7 +152,7 @@ impl Turn {
         self.exit.min(self.deadline)
     }
 
-    /// How many holders of its process had the grant before: these are the lowest bits of the token.
+    /// How many holders of its process had the grant before, from the lowest bits of the token.
     #[must_use]
     pub fn handed_on(&self) -> u64 {
         self.fence & 63
@@ -180,7 +181,7 @@ impl Turns {
             tokio::time::sleep(span).await;
         }
         let fence = guard.fencing_token().get();
-        let turn = Turn { owner, asked: enter, enter, exit: now(), deadline, fence };
+        let turn = Turn { owner, requested: enter, enter, exit: now(), deadline, fence };
         self.0.lock().unwrap().push(turn);
         guard.release().await
     }
@@ -210,7 +211,7 @@ mod tests {
 
     /// A turn of a grant of its own, with a lease that lasts longer.
     fn turn(enter: u128, exit: u128, grant: u64) -> Turn {
-        Turn { owner: 0, asked: enter, enter, exit, deadline: exit + 100, fence: grant << 6 }
+        Turn { owner: 0, requested: enter, enter, exit, deadline: exit + 100, fence: grant << 6 }
     }
 
     fn is_any(_: &Turn) -> bool {
@@ -279,17 +280,17 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_turns_that_were_asked_for_together_may_be_in_any_order() {
-        let early = Turn { asked: 5, ..turn(20, 30, 1) };
+    fn tokens_of_turns_that_were_requested_together_may_be_in_any_order() {
+        let early = Turn { requested: 5, ..turn(20, 30, 1) };
         assert!(misnumbered(&[turn(10, 20, 2), early], is_any).is_empty());
-        let late = Turn { asked: 11, ..turn(20, 30, 1) };
+        let late = Turn { requested: 11, ..turn(20, 30, 1) };
         assert_eq!(misnumbered(&[turn(10, 20, 2), late], is_any).len(), 1);
         assert!(misnumbered(&[turn(10, 20, 2), late], |turn| turn.grant() != 1).is_empty());
     }
 
     #[test]
     fn token_that_two_turns_have_is_misnumbered_unless_they_have_none() {
-        let together = Turn { asked: 0, ..turn(20, 30, 1) };
+        let together = Turn { requested: 0, ..turn(20, 30, 1) };
         assert_eq!(misnumbered(&[turn(10, 20, 1), together], is_any).len(), 1);
         let without = |enter| turn(enter, enter + 10, 0);
         assert!(misnumbered(&[without(10), without(30)], is_any).is_empty());

@@ -1,5 +1,5 @@
-//! What tests on real servers share: a Redis server, a proxy that injects faults, a check of who held a lock when, and ways to
-//! wait for a condition instead of a time.
+//! What tests on real servers share: a Redis server, a proxy that injects faults, processes, checks
+//! of who held a lock when, and ways to wait for a condition instead of a time.
 //!
 //! ```no_run
 //! use lock_testkit::{Action, Op, Proxy, RedisServer};
@@ -30,6 +30,7 @@ mod experiment;
 mod fencing;
 pub mod history;
 mod log_capture;
+mod op;
 mod port;
 mod process;
 mod proxy;
@@ -42,9 +43,10 @@ pub use self::child::{ChildProcess, Line, NotReady};
 pub use self::experiment::{Experiment, REPORT, is_due};
 pub use self::fencing::set_if_newer;
 pub use self::log_capture::LogCapture;
+pub use self::op::Op;
 pub use self::port::free_port;
 pub use self::process::{Signal, send_signal, stdin_closed};
-pub use self::proxy::{Action, Gate, Message, Op, Proxy, Rule, RuleBuilder};
+pub use self::proxy::{Action, Gate, Message, Proxy, Rule, RuleBuilder};
 pub use self::redis::{
     Cli, RedisBuilder, RedisServer, StartError, classify, client, client_with, documented_user,
     run_standalone,

@@ -1,4 +1,4 @@
-//! What was logged.
+//! Captures logs.
 
 use std::io;
 use std::sync::{Arc, Mutex, Once};
@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, Once};
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Captures what this thread logs, at every level, until dropped.
+/// Captures the logs of this thread, at every level, until dropped.
 ///
-/// Tasks of a `current_thread` runtime run on the test's thread, so theirs is captured as well.
+/// Tasks of a `current_thread` runtime run on the test's thread, so their logs are captured too.
 #[derive(Debug)]
 #[must_use = "nothing is captured once it is dropped"]
 pub struct LogCapture {
@@ -22,11 +22,11 @@ struct Text(Arc<Mutex<Vec<u8>>>);
 impl LogCapture {
     /// Begins to capture.
     pub fn start() -> Self {
-        // Whether a place may log is remembered for all threads. With one who listens everywhere, and tells nobody, it always may,
-        // whatever begins and ends in other tests at the same time.
+        // tracing caches for all threads whether a place logs. A global subscriber that listens
+        // everywhere keeps it switched on, while other tests begin and end.
         static LISTENER: Once = Once::new();
         LISTENER.call_once(|| {
-            // One that is there already listens as well.
+            // Fails if another one is installed, which listens as well.
             let _there = tracing::subscriber::set_global_default(tracing_subscriber::registry());
         });
         let text = Text::default();
@@ -38,13 +38,13 @@ impl LogCapture {
         Self { text, _guard: tracing::subscriber::set_default(subscriber) }
     }
 
-    /// What was logged so far.
+    /// The logs so far.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.text.0.lock().unwrap()).into_owned()
     }
 
-    /// Whether a line of `level` (such as `WARN`) says `what`.
+    /// Whether a line of `level`, such as `WARN`, contains `what`.
     #[must_use]
     pub fn contains(&self, level: &str, what: &str) -> bool {
         self.text().lines().any(|line| line.contains(level) && line.contains(what))

@@ -10,7 +10,9 @@ use std::time::Duration;
 use rustix::net::sockopt::set_socket_linger;
 
 use super::resp::{self, Kind};
-use super::{Action, Gate, Op, Shared};
+use super::rule::{Action, Gate};
+use super::traffic::Traffic;
+use crate::op::Op;
 use crate::redis::scripts;
 
 /// A client's connection and the one to the server that belongs to it.
@@ -24,7 +26,7 @@ pub(super) struct Link {
     deaf: AtomicBool,
     /// The client's side ends by a reset.
     resets: AtomicBool,
-    /// What the client is owed, in order. Whoever writes to the client holds this.
+    /// The replies that the client waits for, in order. Locked while writing to the client.
     owed: Mutex<VecDeque<(Op, Owed)>>,
 }
 
@@ -35,7 +37,7 @@ enum Owed {
     Reply,
     /// The server's, after this time.
     Later(Duration),
-    /// The server's, when the gate is opened.
+    /// The server's, once the gate opens.
     Held(Gate),
     /// The server's, which is lost like all after it.
     Lost,
@@ -51,21 +53,21 @@ enum Owed {
     Instead(Arc<[u8]>),
     /// Nothing, though the server replies.
     Nothing,
-    /// This, though the server does not reply.
-    Ours(Arc<[u8]>),
+    /// This, without a reply of the server.
+    Own(Arc<[u8]>),
 }
 
 /// Long enough for a byte to travel alone.
 const SLICE_PAUSE: Duration = Duration::from_micros(100);
 
 impl Link {
-    pub(super) fn start(shared: &Shared, client: TcpStream, server: TcpStream) -> Arc<Self> {
+    pub(super) fn start(client: TcpStream, server: TcpStream, target: SocketAddr) -> Arc<Self> {
         client.set_nodelay(true).unwrap();
         server.set_nodelay(true).unwrap();
         Arc::new(Self {
             client,
             server,
-            target: *shared.target.lock().unwrap(),
+            target,
             mute: AtomicBool::new(false),
             deaf: AtomicBool::new(false),
             resets: AtomicBool::new(false),
@@ -73,20 +75,20 @@ impl Link {
         })
     }
 
-    pub(super) fn run(self: Arc<Self>, shared: &Arc<Shared>) {
-        let (up, sharing) = (Arc::clone(&self), Arc::clone(shared));
+    pub(super) fn run(self: Arc<Self>, traffic: &Arc<Traffic>) {
+        let (up, shared) = (Arc::clone(&self), Arc::clone(traffic));
         std::thread::spawn(move || {
-            up.requests(&sharing);
+            up.requests(&shared);
             up.close();
         });
-        let sharing = Arc::clone(shared);
+        let shared = Arc::clone(traffic);
         std::thread::spawn(move || {
-            self.replies(&sharing);
+            self.replies(&shared);
             self.close();
         });
     }
 
-    /// Lets nothing through any more.
+    /// Lets nothing through from now on.
     pub(super) fn go_dark(&self) {
         self.mute.store(true, Ordering::Release);
         self.deaf.store(true, Ordering::Release);
@@ -94,20 +96,20 @@ impl Link {
 
     /// Closes both sides.
     pub(super) fn close(&self) {
-        // Already closed is as good.
+        // Fails if it is closed already.
         let _ = self.server.shutdown(Shutdown::Both);
         // Without a lingering end, the reset goes out when the last thread drops the socket.
         let how = if self.resets.load(Ordering::Acquire) { Shutdown::Read } else { Shutdown::Both };
         let _ = self.client.shutdown(how);
     }
 
-    /// Has the client's side end by a reset instead of an orderly end.
+    /// Ends the client's side by a reset instead of an orderly end.
     fn reset(&self) {
         set_socket_linger(&self.client, Some(Duration::ZERO)).unwrap();
         self.resets.store(true, Ordering::Release);
     }
 
-    fn requests(&self, shared: &Shared) {
+    fn requests(&self, traffic: &Traffic) {
         let mut from = BufReader::new(&self.client);
         while let Ok(command) = resp::frame(&mut from) {
             if self.mute.load(Ordering::Acquire) {
@@ -115,9 +117,9 @@ impl Link {
             }
             let args = resp::arguments(&command);
             let op = op_of(&args);
-            shared.see(op);
+            traffic.see(op);
             let forward = |owed| self.forward(op, &command, owed);
-            match shared.rules.action(op, asks(op, &args)) {
+            match traffic.rules.action(op, locks(op, &args)) {
                 None => forward(Owed::Reply),
                 Some(Action::LoseRequest) => self.go_dark(),
                 Some(Action::LoseReply) => forward(Owed::Lost),
@@ -167,7 +169,7 @@ impl Link {
         let _ = (&self.server).write_all(command);
     }
 
-    /// Delivers a command over a connection of its own.
+    /// Sends a command over a connection of its own.
     fn stray(&self, command: Vec<u8>, gate: Gate) {
         let target = self.target;
         std::thread::spawn(move || {
@@ -180,16 +182,16 @@ impl Link {
         });
     }
 
-    /// Replies in the server's stead, in its turn.
+    /// Replies in place of the server, in order.
     fn answer(&self, op: Op, reply: Arc<[u8]>) {
         let mut owed = self.owed.lock().unwrap();
-        owed.push_back((op, Owed::Ours(reply)));
+        owed.push_back((op, Owed::Own(reply)));
         self.pay(&mut owed);
     }
 
-    /// Writes the replies of our own whose turn it is.
+    /// Writes the proxy's own replies that are due.
     fn pay(&self, owed: &mut VecDeque<(Op, Owed)>) {
-        while let Some((_, Owed::Ours(reply))) = owed.front() {
+        while let Some((_, Owed::Own(reply))) = owed.front() {
             self.write(reply);
             owed.pop_front();
         }
@@ -201,13 +203,13 @@ impl Link {
         }
     }
 
-    fn replies(self: &Arc<Self>, shared: &Arc<Shared>) {
+    fn replies(self: &Arc<Self>, traffic: &Arc<Traffic>) {
         let mut from = BufReader::new(&self.server);
         while let Ok(reply) = resp::frame(&mut from) {
             match resp::kind(&reply) {
                 Kind::Reply => {}
                 Kind::Message => {
-                    if self.message(shared, reply) {
+                    if self.message(traffic, reply) {
                         continue;
                     }
                     return;
@@ -219,11 +221,11 @@ impl Link {
             }
             let due = self.owed.lock().unwrap().front().cloned();
             if let Some((op, due)) = due {
-                shared.replied[op as usize].store(reply.len(), Ordering::Release);
+                traffic.replied(op, reply.len());
                 match due {
                     Owed::Reply
                     | Owed::Nothing
-                    | Owed::Ours(_)
+                    | Owed::Own(_)
                     | Owed::Sliced
                     | Owed::Instead(_) => {}
                     Owed::Later(delay) => std::thread::sleep(delay),
@@ -252,18 +254,18 @@ impl Link {
         }
     }
 
-    /// Does to a message what the rules say. Whether the connection stays open.
-    fn message(self: &Arc<Self>, shared: &Arc<Shared>, frame: Vec<u8>) -> bool {
+    /// Applies the rules to a message. Gives whether the connection stays open.
+    fn message(self: &Arc<Self>, traffic: &Arc<Traffic>, frame: Vec<u8>) -> bool {
         let text = resp::arguments(&frame).pop().unwrap_or_default();
         if text.is_empty() {
-            // It only has the server write in another order.
+            // The server sends an empty message only to write replies in another order.
             self.pass(&frame);
             return true;
         }
-        shared.see(Op::Message);
-        let place = shared.note(String::from_utf8_lossy(&text).into_owned());
+        traffic.see(Op::Message);
+        let index = traffic.message_came(String::from_utf8_lossy(&text).into_owned());
         let mut wait: Option<Box<dyn FnOnce() + Send>> = None;
-        match shared.rules.action(Op::Message, 1) {
+        match traffic.rules.action(Op::Message, 1) {
             None => {}
             Some(Action::Vanish) => return true,
             Some(Action::CloseBefore) => return false,
@@ -274,14 +276,14 @@ impl Link {
             Some(Action::HoldReply(gate)) => wait = Some(Box::new(move || gate.wait())),
             // Golden-ratio steps cover the range evenly.
             Some(Action::Scatter(most)) => {
-                let delay = most.mul_f64((place as f64 * 0.618_033_988_75).fract());
+                let delay = most.mul_f64((index as f64 * 0.618_033_988_75).fract());
                 wait = Some(Box::new(move || std::thread::sleep(delay)));
             }
             Some(other) => panic!("{other:?} does not happen to messages"),
         }
-        let (this, shared) = (Arc::clone(self), Arc::clone(shared));
+        let (this, traffic) = (Arc::clone(self), Arc::clone(traffic));
         let pass = move || {
-            shared.note_passed(place);
+            traffic.message_passed(index);
             this.pass(&frame);
         };
         let Some(wait) = wait else {
@@ -295,14 +297,14 @@ impl Link {
         true
     }
 
-    /// Writes what is nobody's reply.
+    /// Writes a frame that is not a reply.
     fn pass(&self, frame: &[u8]) {
         let _turn = self.owed.lock().unwrap();
         self.write(frame);
     }
 }
 
-/// What a command is to the locks.
+/// What a command does for a lock.
 fn op_of(args: &[Vec<u8>]) -> Op {
     match (scripts::classify(args), name(args).as_slice()) {
         (Op::Other, b"hello") => Op::Hello,
@@ -318,8 +320,8 @@ fn answers(args: &[Vec<u8>]) -> usize {
     if name(args).ends_with(b"subscribe") { (args.len() - 1).max(1) } else { 1 }
 }
 
-/// How many things a command asks for: a lock each, and beside them a queue each and the counter.
-fn asks(op: Op, args: &[Vec<u8>]) -> usize {
+/// How many locks a command concerns: its keys are a lock and a queue for each, and the counter.
+fn locks(op: Op, args: &[Vec<u8>]) -> usize {
     let keys = || String::from_utf8_lossy(args.get(2)?).parse::<usize>().ok();
     match op {
         Op::Acquire | Op::Release => keys().map_or(1, |keys| keys.saturating_sub(1) / 2),

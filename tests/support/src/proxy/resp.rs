@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, Read};
 
-/// Reads one message, whatever it is, as it stands on the wire.
+/// Reads one message of any kind, as its bytes.
 pub(super) fn frame(from: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     read_frame(from, &mut bytes)?;
@@ -72,11 +72,12 @@ pub(super) fn arguments(command: &[u8]) -> Vec<Vec<u8>> {
 /// What a server sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
-    /// The answer to a command. To a subscription that is the first part of a push in RESP3, and of an array in RESP2.
+    /// The reply to a command. To a subscription, that is the first part of a push in RESP3, and of
+    /// an array in RESP2.
     Reply,
     /// What was published on a channel.
     Message,
-    /// Something else that nobody asked for.
+    /// Something else that is not a reply.
     Notice,
 }
 
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_cut_where_messages_end() {
+    fn stream_is_cut_where_messages_end() {
         let wire = b"*3\r\n:1\r\n:17\r\n$3\r\na\r\n\r\n-ERR no\r\n$-1\r\n%1\r\n+k\r\n*0\r\n+OK\r\n";
         let mut stream = wire.as_slice();
         let mut lengths = Vec::new();
@@ -111,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_is_taken_apart() {
+    fn command_is_split_into_arguments() {
         let args = arguments(b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\n");
         assert_eq!(args, [b"GET".to_vec(), b"a\r\nb".to_vec()]);
     }
 
     #[test]
-    fn messages_are_told_from_answers() {
+    fn messages_differ_from_replies() {
         for (frame, expected) in [
             (">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", Kind::Message),
             ("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", Kind::Message),

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::Op;
+use crate::op::Op;
 
 /// What happens to a command.
 ///
-/// A message ([`Op::Message`]) is lost, delayed, held or doubled alone: nothing waits behind it, neither replies nor other
-/// messages.
+/// A message ([`Op::Message`]) is lost, delayed, held or doubled alone: neither replies nor other
+/// messages wait behind it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Action {
@@ -25,14 +25,15 @@ pub enum Action {
     DelayRequest(Duration),
     /// Its reply arrives later, and what follows on its connection waits behind it.
     DelayReply(Duration),
-    /// As [`DelayRequest`](Self::DelayRequest), until the gate is opened.
+    /// As [`DelayRequest`](Self::DelayRequest), until the gate opens.
     HoldRequest(Gate),
-    /// As [`DelayReply`](Self::DelayReply), until the gate is opened.
+    /// As [`DelayReply`](Self::DelayReply), until the gate opens.
     HoldReply(Gate),
-    /// As [`HoldRequest`](Self::HoldRequest) at the first gate, then as [`HoldReply`](Self::HoldReply) at the second.
+    /// As [`HoldRequest`](Self::HoldRequest) at the first gate, then as
+    /// [`HoldReply`](Self::HoldReply) at the second.
     HoldBoth(Gate, Gate),
-    /// As [`LoseRequest`](Self::LoseRequest), but when the gate is opened the command alone arrives, over
-    /// another connection.
+    /// As [`LoseRequest`](Self::LoseRequest), but when the gate opens the command alone arrives,
+    /// over another connection.
     Stray(Gate),
     /// It is executed twice; the second reply is dropped.
     Duplicate,
@@ -56,11 +57,11 @@ pub enum Action {
     Scatter(Duration),
 }
 
-/// Something to wait at until the test opens it.
+/// Holds up what waits at it until the test opens it.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
-/// A test that never opens a gate must not leave a thread behind for ever.
+/// A test that never opens a gate must not leave a thread behind.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
 impl Gate {
@@ -70,7 +71,7 @@ impl Gate {
         Self::default()
     }
 
-    /// Lets everybody through, now and later.
+    /// Lets all through, now and later.
     pub fn open(&self) {
         *self.0.0.lock().unwrap() = true;
         self.0.1.notify_all();
@@ -83,7 +84,7 @@ impl Gate {
 }
 
 /// A rule in force.
-#[must_use = "whether it hit is what makes the test one"]
+#[must_use = "a test has to check whether the rule hit"]
 #[derive(Clone, Debug)]
 pub struct Rule(Arc<State>);
 
@@ -94,12 +95,12 @@ struct State {
     skip: AtomicUsize,
     left: AtomicUsize,
     hits: AtomicUsize,
-    asks: AtomicUsize,
+    locks: AtomicUsize,
 }
 
-/// Says how often a rule applies.
+/// A rule that is not in force yet.
 #[derive(Debug)]
-#[must_use = "a rule applies once it is told how often"]
+#[must_use = "a rule applies once it is limited by `once`, `times` or `always`"]
 pub struct RuleBuilder<'p> {
     rules: &'p Rules,
     op: Op,
@@ -136,8 +137,8 @@ impl<'p> RuleBuilder<'p> {
     pub fn times(self, count: usize) -> Rule {
         let Self { rules, op, action, skip } = self;
         let (skip, left) = (AtomicUsize::new(skip), AtomicUsize::new(count));
-        let (hits, asks) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let rule = Rule(Arc::new(State { op, action, skip, left, hits, asks }));
+        let (hits, locks) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let rule = Rule(Arc::new(State { op, action, skip, left, hits, locks }));
         rules.0.lock().unwrap().push(rule.clone());
         rule
     }
@@ -150,10 +151,10 @@ impl Rule {
         self.0.hits.load(Ordering::Acquire)
     }
 
-    /// How many things the commands that it hit asked for: scripts take many in one call.
+    /// How many locks the commands that it hit concern: scripts take many in one call.
     #[must_use]
-    pub fn asks(&self) -> usize {
-        self.0.asks.load(Ordering::Acquire)
+    pub fn locks(&self) -> usize {
+        self.0.locks.load(Ordering::Acquire)
     }
 
     /// Ends the rule.
@@ -162,8 +163,8 @@ impl Rule {
     }
 
     /// Whether it applies to this command, which counts it.
-    fn takes(&self, op: Op, asks: usize) -> bool {
-        let State { op: wanted, skip, left, hits, asks: asked, .. } = &*self.0;
+    fn takes(&self, op: Op, locks: usize) -> bool {
+        let State { op: wanted, skip, left, hits, locks: total, .. } = &*self.0;
         let one_less = |count: usize| count.checked_sub(1);
         if *wanted != op || left.load(Ordering::Acquire) == 0 {
             return false;
@@ -173,7 +174,7 @@ impl Rule {
         }
         let taken = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_ok();
         if taken {
-            asked.fetch_add(asks, Ordering::AcqRel);
+            total.fetch_add(locks, Ordering::AcqRel);
             hits.fetch_add(1, Ordering::AcqRel);
         }
         taken
@@ -181,10 +182,10 @@ impl Rule {
 }
 
 impl Rules {
-    /// What happens to a command of this kind, which asks for so many things.
-    pub(super) fn action(&self, op: Op, asks: usize) -> Option<Action> {
+    /// What happens to a command of this kind, which concerns so many locks.
+    pub(super) fn action(&self, op: Op, locks: usize) -> Option<Action> {
         let rules = self.0.lock().unwrap();
-        rules.iter().find(|rule| rule.takes(op, asks)).map(|rule| rule.0.action.clone())
+        rules.iter().find(|rule| rule.takes(op, locks)).map(|rule| rule.0.action.clone())
     }
 
     pub(super) fn clear(&self) {

@@ -1,18 +1,18 @@
-//! What locks leave on a server while somebody waits, and what must not remain.
+//! What locks store on a server while clients wait, and what must not remain.
 
 use super::server::RedisServer;
 
-/// The clients of tests use this namespace, and without a cluster this tag.
+/// The namespace of the tests' clients, and the slot tag without a cluster.
 const COMPANIONS: &str = "lock:{0}";
 
 impl RedisServer {
-    /// How many claims stand in the queue of a lock.
+    /// How many claims are in the queue of a lock.
     #[must_use]
     pub fn queued(&self, key: &str) -> usize {
         self.cli(&format!("ZCARD {COMPANIONS}:q:{key}"))
     }
 
-    /// The claims in the queue of a lock, first come first.
+    /// The claims in the queue of a lock, the oldest first.
     #[must_use]
     pub fn queue(&self, key: &str) -> Vec<String> {
         self.cli(&format!("ZRANGE {COMPANIONS}:q:{key} 0 -1"))
@@ -24,23 +24,23 @@ impl RedisServer {
         self.cli("PUBSUB CHANNELS lock:*")
     }
 
-    /// The keys of locks and queues. The counter, of which there is one for ever, does not count.
+    /// The keys of locks and queues, without the counter of tokens, which stays.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
         let keys: Vec<String> = self.cli("KEYS lock:*");
         keys.into_iter().filter(|key| !key.ends_with(":fence")).collect()
     }
 
-    /// How many clients are connected, without the one that asks.
+    /// How many clients are connected, without this call's own.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.cli::<String>("CLIENT LIST").lines().count() - 1
     }
 
-    /// Breaks all connections but the one that asks; how many there were.
+    /// Breaks all connections except its own, and gives their number.
     pub fn kill_connections(&self) -> usize {
         let mut cli = self.connect();
-        // Those that have an inbox are of the other type.
+        // Connections with a subscription are of the second type.
         let mut kill =
             |kind: &str| cli.run::<usize>(&format!("CLIENT KILL TYPE {kind} SKIPME yes")).unwrap();
         kill("normal") + kill("pubsub")

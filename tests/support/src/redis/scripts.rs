@@ -1,8 +1,8 @@
-//! The lock scripts, to tell by its digest what an `EVALSHA` does.
+//! The lock scripts: their texts, and what an `EVALSHA` of one does.
 
 use std::sync::LazyLock;
 
-use crate::Op;
+use crate::op::Op;
 
 macro_rules! script {
     ($($file:literal),+) => {
@@ -19,7 +19,7 @@ static DIGESTS: LazyLock<[(Op, String); 3]> = LazyLock::new(|| {
         .map(|(op, text)| (op, redis::Script::new(text).get_hash().to_owned()))
 });
 
-/// The texts, so that a server can be taught them before a test.
+/// The texts, for `SCRIPT LOAD`.
 pub(crate) const TEXTS: [&str; 3] = [ACQUIRE, RENEW, RELEASE];
 
 /// What a command does.
