@@ -6,8 +6,9 @@ use lock_testkit::{Experiment, RedisServer, Signal, ms};
 
 use crate::support::worker::Worker;
 
+/// A service gets SIGTERM while some bodies end soon, some never end and one caller waits.
 #[test]
-fn a_service_that_drains_on_sigterm_leaves_no_key() {
+fn service_that_drains_on_sigterm_leaves_no_key() {
     let events = ["bodies finished", "bodies stopped"];
     let name = "bodies finish or stop in time, no key is left";
     let mut experiment = Experiment::new(41, name, "SIGTERM, and a drain", &events);

@@ -4,14 +4,14 @@ use std::thread::sleep;
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::{Contest, Field, LoggedEvent};
 use crate::support::history::History;
 use crate::support::worker::Worker;
+use crate::support::workload::{Field, LoggedEvent, Workload};
 
 /// A ttl so long that an orphaned lock would still be there at the end.
 const ORPHAN: u64 = 30_000;
 
-/// Turns in a second of the calm contest: a third of the rate on two cores that are six times
+/// Turns in a second of the calm workload: a third of the rate on two cores that are six times
 /// overloaded.
 const CALM_TURNS: u64 = 120;
 /// The ttl of leases that are renewed while little or nothing goes wrong.
@@ -26,21 +26,22 @@ const CONTENTION: [LoggedEvent; 3] = [
     (LONG_TURNS, 1, History::renewed_turns),
 ];
 
+/// No fault: many tasks of many processes contend for a few keys.
 #[test]
-fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
+fn tasks_of_many_processes_take_turns_and_lose_no_update() {
     let events = ["turns", HANDOVERS, LONG_TURNS];
     let mut experiment =
         Experiment::new(17, "no two turns at once, no lost update", "none", &events);
     let seconds = scale(4) as u64;
-    let contest = Contest {
+    let workload = Workload {
         processes: 8,
         tasks: 4,
         work: 5_000,
         renewed: RENEWED,
         events: &[CONTENTION[0], (HANDOVERS, 101, History::handovers), CONTENTION[2]],
-        ..Contest::new("calm", 20, ms(seconds * 1_000))
+        ..Workload::new("calm", 20, ms(seconds * 1_000))
     };
-    let outcome = contest
+    let outcome = workload
         .run_calmly(|field| field.wait(&experiment), |outcome| outcome.lost + outcome.failed);
     let words = outcome.words();
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
@@ -58,19 +59,19 @@ fn many_tasks_of_many_processes_take_turns_and_lose_no_update() {
 /// Connections are killed, scripts are flushed and the server stalls. Answers are lost, but no lock
 /// is.
 #[test]
-fn broken_connections_and_a_stalling_server_break_no_exclusion() {
+fn exclusion_survives_broken_connections_and_a_stalling_server() {
     let events = ["turns", "connections killed", "stalls", LONG_TURNS];
     let fault = "CLIENT KILL, SCRIPT FLUSH and SIGSTOP of the server, together";
     let mut experiment =
         Experiment::new(21, "no two turns at once, no lost update", fault, &events);
     let span = ms(scale(4) as u64 * 1_000);
-    let contest = Contest {
+    let workload = Workload {
         ttl: ORPHAN,
         renewed: RENEWED,
         events: &CONTENTION,
-        ..Contest::new("rough", 3, span)
+        ..Workload::new("rough", 3, span)
     };
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         while !field.is_over(ms(0), &experiment) {
             let server = &field.server;
             experiment.saw("connections killed", server.kill_connections());
@@ -97,19 +98,19 @@ fn broken_connections_and_a_stalling_server_break_no_exclusion() {
 /// All connections are killed twenty times a second. A holder keeps its lock, and no key is left
 /// behind.
 #[test]
-fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
+fn locks_survive_constantly_killed_connections_and_leave_no_key() {
     let events = ["turns", "connections killed", LONG_TURNS];
     let fault = "CLIENT KILL of all connections every 50 ms";
     let name = "no two turns at once, renewals go on, no orphan";
     let mut experiment = Experiment::new(21, name, fault, &events);
     let span = ms(scale(3) as u64 * 1_000);
-    let contest = Contest {
+    let workload = Workload {
         ttl: ORPHAN,
         renewed: RENEWED,
         events: &CONTENTION,
-        ..Contest::new("killed", 3, span)
+        ..Workload::new("killed", 3, span)
     };
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         let (holder, _) = Worker::hold(&field.server, "held", 2_000);
         while !field.is_over(ms(0), &experiment) {
             experiment.saw("connections killed", field.server.kill_connections());
@@ -132,12 +133,12 @@ fn connections_that_are_killed_all_the_time_lose_no_lock_and_leave_no_key() {
 
 /// The server forgets the scripts a thousand times a second, and no caller notices.
 #[test]
-fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
+fn constantly_flushed_scripts_cause_no_error() {
     let events = ["turns", "flushes"];
     let mut experiment =
         Experiment::new(22, "no error that a user sees", "SCRIPT FLUSH every ms", &events);
     let span = ms(scale(3) as u64 * 1_000);
-    let contest = Contest { events: &CONTENTION[..2], ..Contest::new("scripts", 3, span) };
+    let workload = Workload { events: &CONTENTION[..2], ..Workload::new("scripts", 3, span) };
     let disturb = |field: &mut Field| {
         let mut cli = field.server.connect();
         while !field.is_over(ms(0), &experiment) {
@@ -147,7 +148,7 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
         }
     };
     let outcome =
-        contest.run_calmly(disturb, |outcome| outcome.busy + outcome.lost + outcome.failed);
+        workload.run_calmly(disturb, |outcome| outcome.busy + outcome.lost + outcome.failed);
     let words = outcome.words();
     let handovers = outcome.history.check();
     assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
@@ -162,13 +163,13 @@ fn scripts_that_are_forgotten_all_the_time_are_not_noticed() {
 /// the counter writes it back too late; no lease can prevent that. But no turn begins late, and
 /// none overlaps the lease of another.
 #[test]
-fn stopped_processes_overstay_no_lease() {
+fn stopped_process_begins_no_turn_after_its_lease() {
     let events = ["turns", "processes stopped", "holders stopped", "leases lost", LONG_TURNS];
     let fault = "SIGSTOP of holders and waiters for one and a half ttl";
     let name = "no poll after the deadline, no turn in another one's lease";
     let mut experiment = Experiment::new(18, name, fault, &events);
     let span = ms(scale(4) as u64 * 1_000);
-    let contest = Contest {
+    let workload = Workload {
         ttl: 400,
         renewed: 400,
         work: 5_000,
@@ -179,9 +180,9 @@ fn stopped_processes_overstay_no_lease() {
             ("holders stopped", 1, History::stopped_holders),
             ("leases lost", 1, History::cut_off),
         ],
-        ..Contest::new("stopped", 8, span)
+        ..Workload::new("stopped", 8, span)
     };
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         let mut turn = 0;
         while !field.is_over(ms(1_000), &experiment) {
             let struck = turn % 2 == 0 && field.stop_holder("r0", ms(600));

@@ -6,9 +6,9 @@ use lock_core::{LockClient, MutexGuard};
 use lock_testkit::history::now;
 use lock_testkit::{Experiment, RedisServer, Signal, client, eventually, ms};
 
-use crate::support::contest::Contest;
 use crate::support::history::History;
 use crate::support::worker::Worker;
+use crate::support::workload::Workload;
 
 /// A round trip on a busy machine.
 const AT_ONCE: Duration = ms(250);
@@ -67,7 +67,7 @@ fn stops(worker: &mut Worker) -> u128 {
 
 /// Processes are served one after the other, in order of arrival and at once.
 #[tokio::test]
-async fn processes_are_served_in_the_order_in_which_they_came() {
+async fn processes_are_served_in_order_of_arrival() {
     let mut line = Line::form(4, 10_000).await;
     line.server.load_scripts();
     line.server.reset_calls();
@@ -86,7 +86,7 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
 /// R21: the head of the queue is killed as by `kill -9`. The release notices that no client
 /// receives its message, and serves the next waiter. redisson#3730, #3004.
 #[tokio::test]
-async fn a_killed_head_holds_up_the_next_process() {
+async fn killed_head_does_not_delay_the_next_waiter() {
     let mut experiment = Experiment::new(
         41,
         "the next process is served at once, nothing is left",
@@ -109,7 +109,7 @@ async fn a_killed_head_holds_up_the_next_process() {
 /// The head is stopped, which looks the same as a slow process. So the next waiter is served when
 /// the head's claim has expired, and the head queues again when it goes on.
 #[tokio::test]
-async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
+async fn stopped_head_delays_the_next_waiter_by_no_more_than_its_claim() {
     let mut experiment = Experiment::new(
         18,
         "the next is served after the claim's time, a late grant is no lock",
@@ -137,7 +137,7 @@ async fn a_stopped_head_holds_up_the_next_process_for_longer_than_its_claim() {
 
 /// The holder is killed. The head knows when the holder's lock expires.
 #[tokio::test]
-async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
+async fn killed_holder_delays_the_queue_by_no_more_than_its_ttl() {
     let mut experiment = Experiment::new(
         41,
         "the queue is served when the ttl is over",
@@ -166,7 +166,7 @@ async fn a_killed_holder_holds_up_the_queue_for_longer_than_its_ttl() {
 /// lease ends. It sends few commands while it waits, and a waiter that has waited for long is
 /// served before one that came late.
 #[tokio::test]
-async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
+async fn dead_head_does_not_prolong_the_wait_for_a_dead_holder() {
     let mut experiment = Experiment::new(
         41,
         "the queue is served soon after the ttl, and asks little",
@@ -209,7 +209,7 @@ async fn a_dead_holder_and_a_dead_head_hold_up_the_queue_together() {
 
 /// After all processes have died, every key that is left expires by itself.
 #[tokio::test]
-async fn the_queue_of_the_dead_stays_for_ever() {
+async fn queue_of_dead_waiters_expires() {
     let mut experiment = Experiment::new(
         41,
         "all that is left expires, no waiter waits for the dead",
@@ -244,19 +244,19 @@ async fn the_queue_of_the_dead_stays_for_ever() {
 /// P26: four processes with sixteen tasks each on one key send few commands, and no process gets
 /// many more turns than another.
 #[test]
-fn four_processes_of_sixteen_waiters_starve_each_other() {
+fn processes_with_many_waiters_get_fair_shares() {
     let events = ["turns", "hand-overs between processes"];
     let name = "no two turns at once, no lost update, fair shares, few commands";
     let mut experiment = Experiment::new(17, name, "none: a crowd on one key", &events);
-    let contest = Contest {
+    let workload = Workload {
         tasks: 16,
         events: &[
             ("turns", 201, History::done),
             ("hand-overs between processes", 21, History::handovers),
         ],
-        ..Contest::new("crowd", 1, ms(5_000))
+        ..Workload::new("crowd", 1, ms(5_000))
     };
-    let outcome = contest
+    let outcome = workload
         .run_calmly(|field| field.wait(&experiment), |outcome| outcome.lost + outcome.failed);
     let (turns, words) = (outcome.turns, outcome.words());
     assert_eq!(outcome.total, turns, "each turn counted once: {words}");
@@ -279,10 +279,10 @@ const START_UP_CALLS: u64 = 7;
 
 /// One task each: every section is a hand-over between processes, for a claim and a release.
 #[test]
-fn processes_in_turn_cost_two_commands_each() {
-    let contest = Contest { tasks: 1, ..Contest::new("turns", 1, ms(3_000)) };
+fn hand_over_between_processes_costs_two_commands() {
+    let workload = Workload { tasks: 1, ..Workload::new("turns", 1, ms(3_000)) };
     let outcome =
-        contest.run_calmly(|_| {}, |outcome| outcome.busy + outcome.lost + outcome.failed);
+        workload.run_calmly(|_| {}, |outcome| outcome.busy + outcome.lost + outcome.failed);
     let (turns, words) = (outcome.turns, outcome.words());
     assert_eq!(outcome.total, turns, "each turn counted once: {words}");
     assert_eq!((outcome.busy, outcome.lost, outcome.failed), (0, 0, 0), "{words}");

@@ -36,8 +36,10 @@ async fn answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
     }
 }
 
+/// The server is stopped until a claim is given up and released on a second connection. Then it
+/// executes the claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_comes_after_its_release_on_another_connection_takes_the_lock() {
+async fn claim_that_arrives_after_its_release_takes_no_lock() {
     let events = ["claims given up", "late claims found void", "connections replaced"];
     let fault = "SIGSTOP of the server until the claim is given up on a second connection";
     let mut experiment = Experiment::new(30, "no orphan", fault, &events);

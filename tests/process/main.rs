@@ -6,20 +6,20 @@
     clippy::print_stderr
 )]
 
+mod cpu_starvation;
 mod drain;
 mod exclusion;
-mod forgotten;
+mod foreign_writes;
 mod handoff;
-mod holder;
+mod holder_exit;
+mod holder_killed;
 mod late_claim;
-mod leaving;
 mod memory_full;
-mod refused;
 mod restart;
+mod server_errors;
+mod server_pause;
 mod soak;
 mod stale_write;
-mod standstill;
-mod starved;
 mod support;
 mod tls;
 mod wall_clock;

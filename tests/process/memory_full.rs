@@ -20,7 +20,7 @@ fn fill(server: &RedisServer, enough: impl Fn() -> bool) -> usize {
 /// The lock is evicted. The holder notices, and the next fencing token is greater. The check at the
 /// start had warned of it.
 #[tokio::test(flavor = "current_thread")]
-async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
+async fn evicted_lock_is_lost_and_the_next_token_is_greater() {
     let events = ["locks evicted", "leases lost", "warnings at the start", "greater numbers"];
     let name = "lost within a renewal, numbers grow, warned of at the start";
     let fault = "memory full, eviction by volatile-ttl";
@@ -47,7 +47,7 @@ async fn a_lock_that_is_evicted_is_lost_and_its_number_is_not() {
 /// Nothing is evicted, and nothing new can be written: claims fail for certain, holders keep,
 /// lengthen and release what they have, and a waiter gets the lock when there is room.
 #[tokio::test]
-async fn a_full_server_refuses_claims_and_keeps_what_is_held() {
+async fn full_server_refuses_claims_and_keeps_held_locks() {
     let events = ["claims refused", "leases kept", "leases lengthened", "locks released"];
     let name = "claims fail for certain; renewal, extend and release go on";
     let mut experiment = Experiment::new(25, name, "memory full, noeviction", &events);

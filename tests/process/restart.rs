@@ -7,9 +7,9 @@ use std::thread::sleep;
 
 use lock_testkit::{Experiment, RedisServer, ms, scale};
 
-use crate::support::contest::{Contest, Outcome};
 use crate::support::history::History;
 use crate::support::worker::{End, Worker};
+use crate::support::workload::{Outcome, Workload};
 
 /// Longer than any restart takes.
 const TTL: u64 = 5_000;
@@ -30,7 +30,7 @@ fn restarts(
     experiment: &mut Experiment,
     ending: Ending,
 ) -> (Outcome, End) {
-    let contest = Contest {
+    let workload = Workload {
         ttl,
         wait: 3_000,
         work: 20_000,
@@ -40,10 +40,10 @@ fn restarts(
             ("turns", 1, History::turns),
             ("hand-overs between processes", 6, History::handovers),
         ],
-        ..Contest::fenced("restarts", 2, ms(scale(3) as u64 * 1_000))
+        ..Workload::fenced("restarts", 2, ms(scale(3) as u64 * 1_000))
     };
     let mut end = None;
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         let (holder, _) = Worker::hold(&field.server, "held", ttl);
         while !field.is_over(ms(1_000), experiment) {
             sleep(ms(300));
@@ -89,7 +89,7 @@ fn append_only_file(server: &RedisServer) -> PathBuf {
 /// Locks and counter are gone. The server's clock keeps the fencing tokens growing, and holders
 /// learn of the loss.
 #[test]
-fn a_server_that_restarts_empty_makes_no_number_smaller() {
+fn fencing_tokens_grow_across_an_empty_restart() {
     let events = ["restarts", "turns", "leases lost"];
     let fault = "kill -9 and restart without persistence";
     let name = "numbers grow, loss is noticed, a resource that checks tokens loses no update";
@@ -101,7 +101,7 @@ fn a_server_that_restarts_empty_makes_no_number_smaller() {
 
 /// Locks that were taken are free again, and locks that were released are taken again.
 #[test]
-fn a_server_that_writes_down_each_second_makes_no_number_smaller() {
+fn fencing_tokens_grow_across_a_crash_with_fsync_every_second() {
     let events = ["restarts", "turns", "steps of a holder", "bytes lost in crashes"];
     let fault = "kill -9, the end of the file lost, and restart, AOF everysec";
     let name = "numbers grow, a resource that checks tokens loses no update";
@@ -115,7 +115,7 @@ fn a_server_that_writes_down_each_second_makes_no_number_smaller() {
 
 /// Nothing is gone: locks outlive the server, and so does exclusion.
 #[test]
-fn a_server_that_writes_down_all_keeps_locks_and_exclusion() {
+fn restart_with_all_writes_persisted_keeps_locks_and_exclusion() {
     let events = ["restarts", "turns", "hand-overs between processes", "leases kept"];
     let fault = "kill -9 and restart, AOF always";
     let name = "no two turns at once, leases outlive the server, numbers grow";

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use lock_testkit::{Experiment, RedisServer, ms, number, scale};
 
 use self::faults::{Chance, Fault, HARMFUL, HARMLESS, MOVED_CLOCK, Scene};
-use crate::support::contest::{Contest, Field, Outcome};
 use crate::support::history::{Ground, History};
 use crate::support::wall::WallClock;
+use crate::support::workload::{Field, Outcome, Workload};
 
 const TTL: u64 = 700;
 /// Some peace between faults.
@@ -24,9 +24,9 @@ const SHORT: u64 = 14;
 /// Who soaks for long wants to see that it goes on.
 const PROGRESS: Duration = Duration::from_secs(30);
 
-fn contest(name: &'static str) -> Contest {
+fn workload(name: &'static str) -> Workload {
     let seconds = number("LOCK_TESTS_SOAK").unwrap_or_else(|| scale(1) as u64 * SHORT);
-    Contest {
+    Workload {
         ttl: TTL,
         processes: 8,
         tasks: 4,
@@ -39,11 +39,11 @@ fn contest(name: &'static str) -> Contest {
             ("hand-overs between processes", 1, History::handovers),
         ],
         config: &["appendonly yes", "appendfsync always", "enable-debug-command yes"],
-        ..Contest::new(name, 2, Duration::from_secs(seconds))
+        ..Workload::new(name, 2, Duration::from_secs(seconds))
     }
 }
 
-/// Lets faults happen, one after the other, until the contest is about to end.
+/// Lets faults happen, one after the other, until the workload is about to end.
 fn soak(scene: &mut Scene<'_>, faults: &[Fault], field: &mut Field, experiment: &mut Experiment) {
     let (mut deck, mut dealt, mut told) = (Vec::new(), 0, Instant::now());
     // Those that are stopped or wait in the end must have time to go on.
@@ -90,13 +90,13 @@ fn experiment(name: &'static str, fault: &'static str, faults: &[Fault]) -> Expe
 
 /// Whatever happens to processes, connections and the server: no two at once.
 #[test]
-fn faults_at_random_break_no_exclusion() {
+fn exclusion_holds_under_random_faults() {
     let name = "no two turns at once, no poll after the deadline, numbers grow, nothing left";
     let fault =
         "at random, 8 processes: signals to them and to the server, connections killed, restarts";
     let mut experiment = experiment(name, fault, &HARMLESS);
     let mut scene = Scene::new(Chance::begin("harmless"), None, ms(TTL));
-    let outcome = contest("harmless").run(|field| {
+    let outcome = workload("harmless").run(|field| {
         soak(&mut scene, &HARMLESS, field, &mut experiment);
     });
     assert!(scene.windows.is_empty());
@@ -108,7 +108,7 @@ fn faults_at_random_break_no_exclusion() {
 /// Also when the server forgets: numbers grow, the resource that checks them loses no update, and
 /// turns overlap only when a lease was forgotten or misjudged.
 #[test]
-fn faults_at_random_make_no_number_smaller() {
+fn fencing_tokens_grow_under_random_faults() {
     let name = "numbers grow, a resource that checks them loses no update, no overlap but in declared windows";
     let fault = "the same, and keys deleted or overwritten by others, a counter lost, jumps of the server's clock";
     let ground = Ground::new("clock");
@@ -116,13 +116,13 @@ fn faults_at_random_make_no_number_smaller() {
     let mut faults = [&HARMLESS[..], &HARMFUL[..]].concat();
     faults.extend(clock.is_some().then_some(MOVED_CLOCK));
     let mut experiment = experiment(name, fault, &faults);
-    let contest = Contest { bound: false, ..contest("harmful") };
+    let workload = Workload { bound: false, ..workload("harmful") };
     let server = match &clock {
-        Some(clock) => clock.server(contest.config),
-        None => RedisServer::start_with(contest.config),
+        Some(clock) => clock.server(workload.config),
+        None => RedisServer::start_with(workload.config),
     };
     let mut scene = Scene::new(Chance::begin("harmful"), clock.as_ref(), ms(TTL));
-    let outcome = contest.run_on(server, |field| {
+    let outcome = workload.run_on(server, |field| {
         soak(&mut scene, &faults, field, &mut experiment);
     });
     check(&outcome, &scene, &mut experiment);

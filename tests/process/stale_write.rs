@@ -8,8 +8,8 @@ use std::thread::sleep;
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::{Contest, LoggedEvent, Outcome};
 use crate::support::history::History;
+use crate::support::workload::{LoggedEvent, Outcome, Workload};
 
 const TTL: u64 = 300;
 
@@ -21,7 +21,7 @@ fn stop_holders(
     events: &'static [LoggedEvent],
     experiment: &Experiment,
 ) -> (Outcome, usize) {
-    let contest = Contest {
+    let workload = Workload {
         ttl: TTL,
         tasks: 2,
         work: 15_000,
@@ -29,9 +29,9 @@ fn stop_holders(
         fenced,
         bound: false,
         events,
-        ..Contest::new(name, 1, ms(scale(4) as u64 * 1_000))
+        ..Workload::new(name, 1, ms(scale(4) as u64 * 1_000))
     };
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         let mut stopped = 0;
         while !field.is_over(ms(1_200), experiment) {
             // Up to three times its ttl.
@@ -95,8 +95,10 @@ fn with_and_without(resource: &'static str, with: &'static str, without: &'stati
     });
 }
 
+/// Holders are stopped for longer than their lease, and then write to a file. Without the check,
+/// updates are lost.
 #[test]
-fn a_late_holder_overwrites_a_file_only_where_no_token_is_checked() {
+fn file_that_checks_tokens_refuses_late_writes() {
     with_and_without(
         "file",
         "a file that checks tokens loses no update",
@@ -104,8 +106,9 @@ fn a_late_holder_overwrites_a_file_only_where_no_token_is_checked() {
     );
 }
 
+/// The same with a row of an SQL table.
 #[test]
-fn a_late_holder_overwrites_a_row_only_where_no_token_is_checked() {
+fn row_that_checks_tokens_refuses_late_writes() {
     with_and_without(
         "row",
         "a row that checks tokens loses no update",

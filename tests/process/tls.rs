@@ -86,7 +86,7 @@ fn chain(error: &Error) -> String {
 
 /// The whole life of a lock over TLS: connected, granted, renewed, released.
 #[tokio::test]
-async fn a_server_with_a_trusted_certificate_cannot_be_used() {
+async fn server_with_a_trusted_certificate_is_used() {
     let tls = Tls::start("127.0.0.1");
     let mut worker = Worker::run(&mut holder(&tls.url(), &tls.authority()));
     let (_, event) = worker.next();
@@ -118,21 +118,23 @@ fn refuses(tls: &Tls, fault: &'static str, why: &str) {
     experiment.finish();
 }
 
+/// The certificate names another host.
 #[test]
-fn a_certificate_for_another_host_is_trusted() {
+fn certificate_for_another_host_is_rejected() {
     let tls = Tls::start("redis.example");
     refuses(&tls, "TLS: a certificate for another host", "not valid for name");
 }
 
+/// The certificate has expired.
 #[test]
-fn a_certificate_that_has_expired_is_trusted() {
+fn expired_certificate_is_rejected() {
     let tls = Tls::start_until("127.0.0.1", 2_001);
     refuses(&tls, "TLS: a certificate that has expired", "expired");
 }
 
 /// This process does not know the authority.
 #[tokio::test]
-async fn an_unknown_authority_is_trusted_or_called_busy() {
+async fn unknown_authority_is_rejected_and_not_reported_as_busy() {
     let mut experiment = Experiment::new(
         40,
         "a clean error that is not called busy, no lock",
@@ -164,7 +166,7 @@ async fn an_unknown_authority_is_trusted_or_called_busy() {
 
 /// TLS to a port without, and the other way round.
 #[tokio::test]
-async fn a_mistaken_scheme_hangs() {
+async fn wrong_scheme_fails_in_bounded_time() {
     let mut experiment = Experiment::new(
         40,
         "a clean error in bounded time",
@@ -182,8 +184,9 @@ async fn a_mistaken_scheme_hangs() {
     experiment.finish();
 }
 
+/// The URL turns off the check of certificates.
 #[test]
-fn a_url_turns_the_check_of_certificates_off() {
+fn insecure_url_is_rejected() {
     let error = RedisStore::builder("rediss://127.0.0.1/#insecure").connect_lazy().unwrap_err();
     assert_eq!(error.field(), "url");
     assert!(error.to_string().contains("insecure"), "{error}");

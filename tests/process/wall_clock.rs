@@ -7,10 +7,10 @@ use lock_core::{FencingToken, Released};
 use lock_testkit::history::now;
 use lock_testkit::{Experiment, client, eventually, ms, scale, set_if_newer, within};
 
-use crate::support::contest::{Contest, LoggedEvent};
 use crate::support::history::{Ground, History};
 use crate::support::wall::WallClock;
 use crate::support::worker::Worker;
+use crate::support::workload::{LoggedEvent, Workload};
 
 const MINUTE: i64 = 60_000;
 
@@ -18,7 +18,7 @@ const MINUTE: i64 = 60_000;
 /// can prevent. The resource refuses the writes of the first holder, which learns of the loss from
 /// its next renewal.
 #[tokio::test]
-async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
+async fn stale_write_is_refused_after_the_clock_jumps_forward() {
     let ground = Ground::new("forward");
     let Some(clock) = WallClock::build(&ground) else { return };
     let events = ["early expiries", "stale writes refused", "leases lost"];
@@ -59,7 +59,7 @@ async fn a_clock_that_jumps_forward_lets_a_stale_write_through() {
 /// Backward: the server keeps a lock for longer than it should, yet a release frees it at once, and
 /// numbers grow.
 #[tokio::test]
-async fn a_clock_that_jumps_backward_keeps_a_released_lock() {
+async fn release_frees_at_once_after_the_clock_jumps_backward() {
     let ground = Ground::new("backward");
     let Some(clock) = WallClock::build(&ground) else { return };
     let events = ["expiries put off", "releases that freed at once"];
@@ -101,15 +101,15 @@ const MOVED: [LoggedEvent; 3] = [
 /// is expected and counted, and what is written late is refused.
 fn moved(
     (name, fault, event): (&'static str, &'static str, &'static str),
-    contest: Contest,
+    workload: Workload,
     moves: impl Fn(&WallClock, usize),
 ) {
-    let ground = Ground::new(contest.name);
+    let ground = Ground::new(workload.name);
     let Some(clock) = WallClock::build(&ground) else { return };
     let events = [event, "turns", "overlapping turns", "stale writes refused"];
-    let contest = Contest { events: &MOVED, ..contest };
+    let workload = Workload { events: &MOVED, ..workload };
     let mut experiment = Experiment::new(26, name, fault, &events);
-    let outcome = contest.run_on(clock.server(&[]), |field| {
+    let outcome = workload.run_on(clock.server(&[]), |field| {
         for round in 0.. {
             if field.is_over(ms(500), &experiment) {
                 return;
@@ -131,11 +131,11 @@ const NAME: &str = "numbers grow, a resource that checks them loses no update, n
 
 /// Back and forth, under processes that contend.
 #[test]
-fn a_clock_that_jumps_about_makes_no_number_smaller() {
+fn fencing_tokens_grow_while_the_clock_jumps() {
     let fault = "the server's clock jumps by up to 600 s every 300 ms, both ways";
     let span = ms(scale(4) as u64 * 1_000);
-    let contest = Contest { ttl: 3_000, work: 200_000, ..Contest::fenced("jumps", 2, span) };
-    moved((NAME, fault, "jumps"), contest, |clock, round| {
+    let workload = Workload { ttl: 3_000, work: 200_000, ..Workload::fenced("jumps", 2, span) };
+    moved((NAME, fault, "jumps"), workload, |clock, round| {
         sleep(ms(300));
         clock.shift([MINUTE, -10 * MINUTE, 1_000, -1_000, 10 * MINUTE, 0][round % 6]);
     });
@@ -144,11 +144,11 @@ fn a_clock_that_jumps_about_makes_no_number_smaller() {
 /// A second gained, little by little but faster than renewals follow, and a second lost the same
 /// way.
 #[test]
-fn a_clock_that_runs_fast_and_slow_makes_no_number_smaller() {
+fn fencing_tokens_grow_while_the_clock_drifts() {
     let fault = "the server's clock gains a second within 200 ms, and loses it again";
     let span = ms(scale(4) as u64 * 1_000);
-    let contest = Contest { ttl: 900, work: 250_000, ..Contest::fenced("ramp", 2, span) };
-    moved((NAME, fault, "ramps"), contest, |clock, round| {
+    let workload = Workload { ttl: 900, work: 250_000, ..Workload::fenced("ramp", 2, span) };
+    moved((NAME, fault, "ramps"), workload, |clock, round| {
         for step in 1..=20 {
             let gained = step * 50;
             clock.shift(if round % 2 == 0 { gained } else { 1_000 - gained });

@@ -34,8 +34,9 @@ const COMMANDS: usize = 30;
 const TRIES: usize = 20;
 const SHORTEST_LIFE: Duration = Duration::from_millis(30);
 
+/// The simulated server and Redis execute the same random commands.
 #[test]
-fn the_server_in_memory_answers_as_a_real_one() {
+fn simulated_server_answers_like_redis() {
     let mut experiment = Experiment::new(
         6,
         "the simulated server answers as Redis does",

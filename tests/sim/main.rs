@@ -1,17 +1,17 @@
-//! Clients, a network and a Redis server in one thread, under simulated time and by the choices of
-//! a seed.
+//! Simulates clients, a network and a Redis server in one thread, under simulated time and by the
+//! choices of a seed.
 //!
 //! `LOCK_SIM_SEEDS=n` runs `n` seeds. A seed that fails is named; `LOCK_SIM_SEED=n` repeats it, and
 //! with `--nocapture` shows what happened.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
-mod crowd;
+mod cancel_every_poll;
 mod differential;
 mod fake;
-mod havoc;
 mod history;
 mod log;
 mod messages;
+mod nemesis;
 mod net;
 mod plan;
 mod queue;
@@ -19,6 +19,6 @@ mod resource;
 mod seeds;
 mod setting;
 mod simulation;
-mod sweep;
-mod task;
+mod stress;
+mod workload;
 mod world;

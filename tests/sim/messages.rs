@@ -15,7 +15,7 @@ const ASKED_AGAIN: Duration = ms(1_100);
 /// The answer to a claim is lost. A caller that goes on waiting gets the lock by the same token; if
 /// it gives up, the lock is released.
 #[test]
-fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
+fn grant_with_a_lost_answer_is_taken_or_released() {
     let about = Experiment::new(
         8,
         "a grant whose answer was lost is found again or given back",
@@ -56,7 +56,7 @@ fn a_lock_whose_answer_is_lost_is_taken_or_given_back() {
 
 /// A claim that is delivered after it was given up does nothing.
 #[test]
-fn a_claim_that_arrives_late_is_void() {
+fn late_claim_is_void() {
     let about = Experiment::new(
         10,
         "a claim that arrives after it was given up takes nothing",
@@ -99,7 +99,7 @@ fn a_claim_that_arrives_late_is_void() {
 
 /// Renewals and releases that arrive late, behind what came after them, change nothing.
 #[test]
-fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing() {
+fn late_renewal_and_late_release_do_nothing() {
     let about = Experiment::new(
         11,
         "late renewals and releases change nothing",
@@ -142,7 +142,7 @@ fn a_renewal_behind_the_release_and_a_release_behind_the_next_claim_do_nothing()
 
 /// No message of a grant arrives. The lock is taken by the waiter all the same.
 #[test]
-fn a_waiter_finds_its_grant_though_every_message_is_lost() {
+fn waiter_finds_its_grant_without_messages() {
     let about = Experiment::new(
         13,
         "a free lock is taken by a live waiter",

@@ -1,4 +1,4 @@
-//! The circumstances of a simulation, and what it counts.
+//! The parameters of a simulation, and what it counts.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const MOST_LOST_ANSWERS: u64 = 3;
 /// Of twelve.
 const LONG_TTLS: u64 = 2;
 
-/// The circumstances.
+/// The parameters that a seed chooses.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) ttl: Duration,
@@ -28,10 +28,10 @@ pub(crate) struct Plan {
     pub(crate) latency: Latency,
     pub(crate) request_timeout: Duration,
     pub(crate) faults: u64,
-    /// Besides, so many answers are lost when there are any.
+    /// How many answers are lost besides.
     pub(crate) lost_answers: u64,
     pub(crate) may_forget: bool,
-    /// Whether some clients are ended in good order, and others take their places.
+    /// Whether some clients are drained, and others take their places.
     pub(crate) drains: bool,
     /// Whether some locks are taken without a fencing token. If the server forgets them, the check
     /// cannot know when those leases began.
@@ -44,7 +44,7 @@ impl Plan {
         let longest = rng.one_of(&[5, 20, 200]);
         let may_forget = rng.chance(25);
         let ttl = match rng.within(0..=11) {
-            // Far longer than anything but a lock that is left to it.
+            // Far longer than anything but waiting for a lock to expire.
             ..LONG_TTLS => 10_000,
             short => [300, 1_000, 3_000][short as usize % 3],
         };

@@ -6,10 +6,10 @@ use std::time::Duration;
 use lock_testkit::{Experiment, Rng, ms};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::crowd;
 use crate::fake::Traits;
 use crate::net::Machine;
 use crate::setting::{EXACT, Setting, simulated};
+use crate::stress;
 
 const WAITERS: usize = 50;
 /// Between two who come, so that the order of their claims is known.
@@ -48,7 +48,7 @@ struct Seen {
 /// Live waiters are served in turn. None overtakes another, and a dead one costs no more than its
 /// claim.
 #[test]
-fn fifty_waiters_are_served_in_turn_though_some_die() {
+fn live_waiters_are_served_in_order_although_some_die() {
     let mut experiment = Experiment::new(
         14,
         "first come, first served; the dead cost at most their claims",
@@ -57,7 +57,7 @@ fn fifty_waiters_are_served_in_turn_though_some_die() {
     );
     let total = Mutex::new((0, 0, 0, Duration::ZERO));
     let seeds = lock_testkit::scale(SEEDS);
-    crowd::each(0..seeds as u64, |seed| {
+    stress::each(0..seeds as u64, |seed| {
         let traits = Traits { resp3: !seed.is_multiple_of(3), ..EXACT };
         let seen = simulated(seed, traits, async |setting| queue(setting, seed).await);
         let total = &mut *total.lock().unwrap();
@@ -150,7 +150,7 @@ fn check(served: &[(usize, Instant)], waiters: &[Waiter], free: Instant, seed: u
 
 /// R21: a waiter keeps its place for as long as it goes on claiming.
 #[test]
-fn a_waiter_that_waits_ten_minutes_loses_its_place() {
+fn waiter_keeps_its_place_for_ten_minutes() {
     simulated(1, EXACT, async |setting| {
         let (holder, _) = setting.client().await;
         let (first, _) = setting.client().await;

@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::{Experiment, number, scale};
 
-use crate::crowd;
 use crate::log::Reader;
 use crate::plan::{Counts, Plan};
 use crate::simulation::{self, Outcome};
+use crate::stress;
 
-/// How many seeds are run by default, and so many see all there is. Fewer show what they saw.
+/// How many seeds run by default. This many see every event; fewer only report what they saw.
 const SEEDS: usize = 1_000;
-/// One of so many runs with clocks that are as far apart as the promises allow, too, and with
-/// clocks that are further apart.
+/// One in this many seeds also runs with clocks as far apart as the promises allow, and with clocks
+/// that are further apart.
 const WITH_ODD_CLOCKS: u64 = 10;
 /// The share of seeds, in percent, in which a client must not have known what became of a command.
 const AMBIGUOUS: usize = 95;
-/// The last claims of the first have no deadline of their own, and are on their way for half a
-/// minute each. In the second the answer to a release is lost when all other faults are over.
+/// In the first, the last claims have no deadline of their own, and are under way for half a minute
+/// each. In the second, the answer to a release is lost when all other faults are over.
 const ONCE_FAILED: [u64; 2] = [86_617, 153_077];
-/// After so many seeds with violations nothing is learnt from more.
+/// After this many seeds with violations, more of them teach nothing new.
 const ENOUGH: usize = 5;
 
-/// What came of many seeds.
+/// The outcome of many seeds.
 #[derive(Default)]
 struct Total {
     seeds: usize,
@@ -35,22 +35,22 @@ struct Total {
     violations: Vec<(u64, Vec<String>)>,
 }
 
-/// Which seeds to run: what the environment says, or the usual ones.
+/// Which seeds to run: those that the environment names, or the default.
 fn seeds() -> Range<u64> {
     let number = |name| number::<u32>(name).map(u64::from);
     if let Some(seed) = number("LOCK_SIM_SEED") {
         return seed..seed + 1;
     }
     let seeds = number("LOCK_SIM_SEEDS").unwrap_or_else(|| scale(SEEDS) as u64);
-    assert!(seeds > 0, "LOCK_SIM_SEEDS=0: nothing is to be run");
+    assert!(seeds > 0, "LOCK_SIM_SEEDS=0: no seed is to be run");
     0..seeds
 }
 
-/// Runs them, each with `change` in its circumstances, and fails if one has violations.
+/// Runs the seeds, each with its plan changed by `change`, and fails if one has violations.
 fn run(what: &str, seeds: Range<u64>, change: impl Fn(&mut Plan) + Sync) -> Total {
     let (start, verbose) = (Instant::now(), seeds.end - seeds.start == 1);
     let total = Mutex::new(Total::default());
-    crowd::each(seeds, |seed| {
+    stress::each(seeds, |seed| {
         if total.lock().unwrap().violations.len() >= ENOUGH {
             return;
         }
@@ -79,8 +79,9 @@ fn run(what: &str, seeds: Range<u64>, change: impl Fn(&mut Plan) + Sync) -> Tota
     total
 }
 
+/// Faults of network, clients and server strike at random, by seed.
 #[test]
-fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
+fn promises_hold_under_random_faults() {
     const AMBIGUOUS_SEEDS: &str = "seeds with an ambiguous outcome";
     let mut events = Counts::NAMES.to_vec();
     events.push(AMBIGUOUS_SEEDS);
@@ -108,9 +109,9 @@ fn a_lock_is_one_holders_whatever_happens_to_network_clients_and_server() {
     experiment.finish();
 }
 
-/// Far beyond those that are usually run.
+/// Seeds far beyond the usual range.
 #[test]
-fn seeds_that_once_failed_hold() {
+fn seeds_that_failed_before_pass() {
     for seed in ONCE_FAILED {
         let total = run("once failed", seed..seed + 1, |_| {});
         assert!(total.counts.turns > 0);
@@ -120,7 +121,7 @@ fn seeds_that_once_failed_hold() {
 /// Inside the margin drift has no effect. Outside it leases overlap, and the fencing tokens protect
 /// the resource.
 #[test]
-fn clocks_that_are_too_far_apart_let_leases_overlap_and_no_stale_write_through() {
+fn stale_write_is_refused_even_if_clocks_are_too_far_apart() {
     let mut experiment = Experiment::new(
         12,
         "within 1 % leases never overlap; beyond, no stale write is accepted",
@@ -151,9 +152,9 @@ fn clocks_that_are_too_far_apart_let_leases_overlap_and_no_stale_write_through()
     }
 }
 
-/// What a seed does is the same each time, to the last byte on the wire.
+/// A seed does the same each time, to the last byte on the wire.
 #[test]
-fn a_seed_repeats_itself() {
+fn seed_repeats_exactly() {
     for seed in 0..20 {
         let (one, two) = (simulation::run(seed, Reader::Test), simulation::run(seed, Reader::Test));
         for (number, (one, two)) in one.log.lines().zip(two.log.lines()).enumerate() {

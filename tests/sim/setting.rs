@@ -1,4 +1,4 @@
-//! A small simulation for a test that says itself what happens.
+//! A small simulation for a test that scripts its events itself.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) struct Setting {
     pub(crate) fake: Fake,
     pub(crate) net: Net,
     pub(crate) rng: Rng,
-    /// How a test that fails names it.
+    /// The name of the case in messages of failed tests.
     pub(crate) case: String,
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Set
     })
 }
 
-/// An experiment of so many seeds: `what` says which events each of them saw.
+/// Runs an experiment for `seeds` seeds. `what` returns which events a seed saw.
 pub(crate) fn experiment<const N: usize>(
     mut experiment: Experiment,
     seeds: usize,
@@ -83,7 +83,8 @@ impl Setting {
         (client, machine)
     }
 
-    /// Nothing is left of what the client gave up, neither here nor on the server, [soon](SOON).
+    /// Asserts that [soon](SOON) nothing is left of what the client gave up, neither here nor on
+    /// the server.
     pub(crate) async fn nothing_remains(&self, client: &LockClient) {
         let what = &self.case;
         let done = timeout(SOON, wait_idle(client)).await;

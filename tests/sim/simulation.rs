@@ -17,10 +17,10 @@ use crate::log::{Log, Reader};
 use crate::net::{Instead, Machine, Net};
 use crate::plan::{Counts, Plan};
 use crate::resource::Resource;
-use crate::task::Task;
+use crate::workload::Task;
 use crate::world::{Told, World};
 
-/// What came of a simulation.
+/// The outcome of a simulation.
 pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     /// Of leases, without the excused ones.
@@ -29,19 +29,19 @@ pub(crate) struct Outcome {
     pub(crate) log: String,
 }
 
-/// Faults begin within this time, and each is over after the other at most.
+/// Faults begin within this time, and each lasts for `LONGEST_FAULT` at most.
 const FAULTS_BEGIN: u64 = 3_000;
 /// Answers are lost from within this time on, when all clients are still at work.
 const ANSWERS_LOST: u64 = 500;
 const LONGEST_FAULT: u64 = 2_500;
 /// When the last fault is over, all turns end within this time.
 const ALL_SERVED: Duration = Duration::from_secs(70);
-/// And what was given up is released this soon.
+/// Then abandoned locks are released within this time.
 const SETTLED: Duration = Duration::from_secs(5);
 /// The loss of an answer may strike a release that comes long after: it is sent again, in vain if
 /// the connection is silent, and then on another one.
 const LOST_ANSWER: Duration = Duration::from_secs(3);
-/// Drains begin within this time, and may take no longer than they were given and this.
+/// Drains begin within this time. They may exceed their limit by `SLACK`.
 const DRAINS_BEGIN: u64 = 1_500;
 const SLACK: Duration = Duration::from_millis(60);
 /// The server keeps the queue of a dead waiter this long.
@@ -52,7 +52,7 @@ pub(crate) fn run(seed: u64, reader: Reader) -> Outcome {
     run_with(seed, reader, |_| {})
 }
 
-/// The same, with `change` in its circumstances.
+/// As [`run`], with the plan changed by `change`.
 pub(crate) fn run_with(seed: u64, reader: Reader, change: impl FnOnce(&mut Plan)) -> Outcome {
     let _seeded = Seeded::with(seed);
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -63,8 +63,8 @@ pub(crate) fn run_with(seed: u64, reader: Reader, change: impl FnOnce(&mut Plan)
     runtime.block_on(simulate(plan, rng, reader))
 }
 
-/// The clients of a machine, one after another: each until all its tasks have had their turns and
-/// all is released.
+/// Runs the clients of a machine one after another, each until all its tasks have had their turns
+/// and all locks are released.
 async fn live(world: World, machine: Machine, number: usize, mut rng: Rng) {
     if world.plan.drains && rng.chance(50) {
         serve(&world, machine.clone(), number, rng.split(), Some(rng.ms(0..=DRAINS_BEGIN))).await;
@@ -74,7 +74,7 @@ async fn live(world: World, machine: Machine, number: usize, mut rng: Rng) {
     world.log.note(|| format!("client {number} is done"));
 }
 
-/// A client and its tasks, to the end, or until it is drained.
+/// Runs a client and its tasks until all turns are done or the client is drained.
 async fn serve(
     world: &World,
     machine: Machine,
@@ -139,7 +139,7 @@ pub(crate) struct Life {
     pub(crate) task: JoinHandle<()>,
 }
 
-/// All that a fault can strike.
+/// Everything that a fault can strike.
 pub(crate) struct Stage {
     pub(crate) world: World,
     pub(crate) fake: Fake,
@@ -173,7 +173,7 @@ async fn simulate(plan: Plan, mut rng: Rng, reader: Reader) -> Outcome {
         stage.start_client();
     }
     stage.lose_answers();
-    let killed = stage.wreak_havoc().await;
+    let killed = stage.inject_faults().await;
     stage.all_served().await;
     let mut remains = fake.leftovers();
     // Keys that a drain left when it had to end are not released, either.
@@ -212,8 +212,8 @@ impl Stage {
         self.lives.push(Life { machine, task: tokio::spawn(life) });
     }
 
-    /// Injects the faults, and waits until all are over. Whether clients were killed.
-    async fn wreak_havoc(&mut self) -> bool {
+    /// Injects the faults, and waits until all are over. Returns whether clients were killed.
+    async fn inject_faults(&mut self) -> bool {
         let start = Instant::now();
         let mut times: Vec<_> =
             (0..self.world.plan.faults).map(|_| self.rng.ms(0..=FAULTS_BEGIN)).collect();
@@ -231,7 +231,8 @@ impl Stage {
         killed
     }
 
-    /// Each is the first after some time on a machine, and so in the middle of what goes on there.
+    /// Loses answers. Each is the first one on a machine after some time, and so strikes in the
+    /// middle of its work.
     fn lose_answers(&mut self) {
         for _ in 0..self.world.plan.lost_answers {
             let chosen = self.rng.within(0..=self.lives.len() as u64 - 1) as usize;

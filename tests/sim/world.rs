@@ -38,8 +38,8 @@ impl World {
         self.told.lock().unwrap().counts += counts;
     }
 
-    /// A lease that is believed in for `left` must not end before that on the server, unless it may
-    /// forget.
+    /// A lease that its holder takes for valid for `left` must not end before that on the server,
+    /// unless the server may forget it.
     pub(crate) fn check_lease(&self, owner: usize, key: usize, left: Duration) {
         if self.plan.may_forget || !self.plan.is_inside() {
             return;

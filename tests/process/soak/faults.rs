@@ -7,8 +7,8 @@ use std::time::Duration;
 use lock_testkit::history::now;
 use lock_testkit::{Rng, ms, number};
 
-use crate::support::contest::Field;
 use crate::support::wall::WallClock;
+use crate::support::workload::Field;
 
 /// The counter of the namespace and the bucket of all keys.
 const COUNTER: &str = "lock:{0}:fence";

@@ -1,6 +1,6 @@
-//! A worker process, contests of many, and their history.
+//! Worker processes, the workload that they run, and their history.
 
-pub(crate) mod contest;
 pub(crate) mod history;
 pub(crate) mod wall;
 pub(crate) mod worker;
+pub(crate) mod workload;

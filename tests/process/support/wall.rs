@@ -11,7 +11,7 @@ use lock_testkit::{REPORT, RedisServer};
 
 use crate::support::history::Ground;
 
-/// Says that no test may be skipped. Nor may one that is to appear in a report.
+/// If set, no test may be skipped. Neither may tests of a report.
 const ALL: &str = "LOCK_TESTS_ALL";
 
 /// The clock of one server.
@@ -22,8 +22,8 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Builds what moves a clock, with the C compiler of the machine. `None`, and a word about it,
-    /// if there is none and tests may be skipped.
+    /// Builds the library that moves a clock with the machine's C compiler. Returns `None` and
+    /// prints why if there is no compiler and tests may be skipped.
     pub(crate) fn build(ground: &Ground) -> Option<Self> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("process/support/wall_clock.c");
         let library = ground.path().join("wall_clock.so");

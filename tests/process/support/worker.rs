@@ -15,7 +15,7 @@ pub(crate) struct End {
     /// When it learned that its lease was lost, if it was.
     pub(crate) lost: Option<u128>,
     pub(crate) steps: usize,
-    /// What its release came to, as the holder writes it.
+    /// The outcome of its release, as the holder prints it.
     pub(crate) released: String,
 }
 

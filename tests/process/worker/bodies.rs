@@ -45,8 +45,8 @@ impl Body {
         }
     }
 
-    /// Claims until the body is entered: a process of many may be starved by others. Whether the
-    /// lease was lost then; there is no other end.
+    /// Claims until the body is entered, because other processes may starve this one. Returns
+    /// whether the lease was lost; a body has no other end.
     async fn enter(&self, client: &LockClient, way: &str, number: usize) -> bool {
         loop {
             let lost = self.enter_once(client, way, number).await;
@@ -67,7 +67,8 @@ impl Body {
             }
             "macro" => locked(client, number, self).await,
             "layer" => return self.request(client, key).await,
-            // Not a way, but what others do: nothing looks at the clock before it polls the body.
+            // Not an entry point of the library: nothing checks the clock before the body is
+            // polled.
             "select" => {
                 let Ok(guard) = client.mutex(key).lock().await else { return false };
                 tokio::select! {

@@ -1,6 +1,6 @@
-//! Many tasks take turns on a few keys: each turn adds one to a number that the lock protects,
-//! slowly and without any care, and records when it began and ended, and until when its lease was
-//! believed in.
+//! Many tasks take turns on a few keys. Each turn adds one to a number that the lock protects,
+//! slowly and without any care. It records when it began and ended, and until when it took its
+//! lease for valid.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,19 +18,19 @@ use crate::polls::Polls;
 use crate::report::say;
 use crate::resource::Resource;
 
-/// Two readings of a clock in a row take no longer, unless the process is stopped in between. In
-/// nanoseconds.
+/// Two consecutive readings of a clock take no longer unless the process is stopped between them.
+/// In nanoseconds.
 const SOON: u128 = 5_000_000;
-/// How often a process looks whether it gets to run.
+/// How often a process measures whether it gets to run.
 const PULSE: Duration = Duration::from_millis(10);
-/// Long work looks at its lease this often.
+/// Long work checks its lease this often.
 const STEP: Duration = Duration::from_millis(40);
-/// Where leases are to be renewed, so many tasks of each process hold them for longer than their
+/// If leases are to be renewed, this many tasks of each process hold them for longer than their
 /// ttl, each on a key of its own.
 const RENEWED_KEYS: u64 = 2;
 
 /// What the tasks of a process share.
-struct Contest {
+struct Workload {
     dir: PathBuf,
     resource: Resource,
     log: File,
@@ -50,7 +50,7 @@ struct Counts {
     busy: u64,
     lost: u64,
     failed: u64,
-    /// Of those that failed: it is not known whether the store acted.
+    /// Failures after which it is unknown whether the store acted.
     unknown: u64,
     /// Polls of bound bodies that began after the deadline.
     late: u64,
@@ -70,7 +70,7 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         .unwrap();
     let resource = Resource::open(args);
     say("ready");
-    let contest = Arc::new(Contest {
+    let workload = Arc::new(Workload {
         resource,
         log,
         work: Duration::from_micros(args.number("work")),
@@ -80,48 +80,48 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         stalled: AtomicU64::new(0),
         dir,
     });
-    let watched = Arc::clone(&contest);
+    let watched = Arc::clone(&workload);
     tokio::spawn(async move { watched.watch().await });
     let mut running = Vec::new();
-    // Where there are more keys than tasks, each goes from key to key.
+    // If there are more keys than tasks, each task goes from key to key.
     let (first, step) = if keys > tasks { (u64::from(std::process::id()), 1) } else { (0, 0) };
     for task in first..first + tasks {
-        let (client, contest) = (client.clone(), Arc::clone(&contest));
+        let (client, workload) = (client.clone(), Arc::clone(&workload));
         let key = move |turn: u64| format!("k{}", (task + step * turn) % keys);
-        running.push(tokio::spawn(async move { contest.contend(&client, key, None).await }));
+        running.push(tokio::spawn(async move { workload.contend(&client, key, None).await }));
     }
     let renewed = args.millis("renewed");
     for number in 0..if renewed.is_zero() { 0 } else { RENEWED_KEYS } {
-        let (client, contest) = (client.clone(), Arc::clone(&contest));
+        let (client, workload) = (client.clone(), Arc::clone(&workload));
         let key = move |_| format!("r{number}");
         running
-            .push(tokio::spawn(async move { contest.contend(&client, key, Some(renewed)).await }));
+            .push(tokio::spawn(async move { workload.contend(&client, key, Some(renewed)).await }));
     }
     // The test sends a line, or ends.
     drop(BufReader::new(tokio::io::stdin()).lines().next_line().await);
-    contest.is_over.store(true, Ordering::Relaxed);
+    workload.is_over.store(true, Ordering::Relaxed);
     let mut all = Counts::default();
     for task in running {
         all.add(task.await.unwrap());
     }
     let Counts { busy, lost, failed, unknown, late, overrun, failure } = all;
-    let stalled = contest.stalled.load(Ordering::Relaxed);
+    let stalled = workload.stalled.load(Ordering::Relaxed);
     say(&format!(
         "done busy={busy} lost={lost} failed={failed} unknown={unknown} late={late} \
          overrun={overrun} stalled={stalled} {failure:?}"
     ));
 }
 
-/// Says what the numbers are in all.
+/// Prints the sum of the numbers.
 pub(crate) fn total(args: &Args) {
     let keys = (0..args.number("keys")).map(|number| format!("k{number}"));
     let keys = keys.chain((0..RENEWED_KEYS).map(|number| format!("r{number}")));
     say(&format!("total={}", Resource::open(args).total(keys)));
 }
 
-impl Contest {
-    /// Takes turns, each on the key that `key` says; `renewed`: with this ttl, and for longer than
-    /// it every other time.
+impl Workload {
+    /// Takes turns, each on the key that `key` returns. With `renewed`, every other turn is longer
+    /// than that ttl.
     async fn contend(
         &self,
         client: &LockClient,
@@ -236,7 +236,7 @@ impl Contest {
 
 /// A turn that is not over. Recorded when it ends, also if it is dropped.
 struct Turn<'a> {
-    contest: &'a Contest,
+    workload: &'a Workload,
     key: &'a str,
     asked: u128,
     enter: u128,
@@ -247,17 +247,17 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn begin(contest: &'a Contest, key: &'a str, asked: u128, lease: &Lease) -> Self {
+    fn begin(workload: &'a Workload, key: &'a str, asked: u128, lease: &Lease) -> Self {
         let (enter, token) = (now(), lease.fencing_token());
-        let mut turn = Self { contest, key, asked, enter, deadline: enter, token, done: false };
+        let mut turn = Self { workload, key, asked, enter, deadline: enter, token, done: false };
         turn.look_at(lease);
         let pid = std::process::id().to_string();
-        std::fs::write(contest.holder_file(key), pid).unwrap();
+        std::fs::write(workload.holder_file(key), pid).unwrap();
         turn
     }
 
-    /// Takes down until when the lease is believed in. It may have been renewed; once it is over it
-    /// stays as it was.
+    /// Records until when the lease is valid. It may have been renewed; after it ended it stays as
+    /// it was.
     fn look_at(&mut self, lease: &Lease) {
         loop {
             let before = now();
@@ -273,8 +273,8 @@ impl<'a> Turn<'a> {
     }
 
     fn wrote(&self, at: u128, accepted: bool) {
-        let Self { contest, key, token, .. } = self;
-        record(&contest.log, &format!("write {key} {at} {token} {}", u8::from(accepted)));
+        let Self { workload, key, token, .. } = self;
+        record(&workload.log, &format!("write {key} {at} {token} {}", u8::from(accepted)));
     }
 
     fn done(mut self) {
@@ -284,8 +284,8 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let Self { contest, key, asked, enter, deadline, token, done } = self;
-        let holder = contest.holder_file(key);
+        let Self { workload, key, asked, enter, deadline, token, done } = self;
+        let holder = workload.holder_file(key);
         // Unless it is late, and another one's by now.
         let pid = std::process::id().to_string();
         if std::fs::read_to_string(&holder).is_ok_and(|holder| holder == pid) {
@@ -293,7 +293,7 @@ impl Drop for Turn<'_> {
         }
         let (exit, done) = (now(), u8::from(*done));
         record(
-            &contest.log,
+            &workload.log,
             &format!("turn {key} {asked} {enter} {exit} {deadline} {token} {done}"),
         );
     }

@@ -23,7 +23,7 @@ struct Shared {
 }
 
 impl Polls {
-    /// Drives what polls the body, and looks at the lease first.
+    /// Drives the future that polls the body, and checks the lease before each poll.
     pub(crate) async fn of<F: Future>(&self, bound: F) -> F::Output {
         let mut bound = pin!(bound);
         poll_fn(|cx| {
@@ -44,7 +44,7 @@ impl Polls {
         self.0.lease.get().is_some()
     }
 
-    /// The body has been polled; whether too late.
+    /// The body has been polled. Returns whether the poll was late.
     pub(crate) fn polled(&self) -> bool {
         let is_late = self.0.is_over.load(Ordering::Relaxed);
         self.0.late.fetch_add(u64::from(is_late), Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! What the lock protects: a number that is read, thought about, and written. In a file, or in a
-//! row of an SQL table; with the fencing token checked, or not.
+//! What the lock protects: a number in a file or in a row of an SQL table. A turn reads it, waits
+//! and writes it. The fencing token is checked or not.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -70,7 +70,7 @@ impl Resource {
         }
     }
 
-    /// Writes the number, and says when.
+    /// Writes the number, and returns when.
     pub(crate) fn write(
         &self,
         key: &str,
@@ -107,7 +107,7 @@ impl Resource {
         }
     }
 
-    /// What the numbers of these keys are in all.
+    /// The sum of the numbers of these keys.
     pub(crate) fn total(&self, keys: impl Iterator<Item = String>) -> i64 {
         let value = |key: String| match &self.place {
             Place::Files(dir) => Record::open(dir, &key).get().0,
@@ -120,7 +120,7 @@ impl Resource {
 fn connect(path: &Path) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection.busy_timeout(PATIENCE).unwrap();
-    // Processes are killed here, machines are not.
+    // Tests kill processes, but not the machine.
     connection.execute_batch("PRAGMA synchronous = OFF").unwrap();
     connection.execute(CREATE_TABLE, ()).unwrap();
     let counters = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER)";
@@ -134,8 +134,7 @@ fn value_of(connection: &Connection, key: &str) -> i64 {
     connection.query_row(sql, [key], |row| row.get(0)).unwrap()
 }
 
-/// A number and the newest token that touched it, in a file that is locked for as long as this
-/// lives.
+/// A number and the newest token that wrote it, in a file that is locked until this is dropped.
 struct Record(File);
 
 impl Record {
@@ -157,7 +156,7 @@ impl Record {
         (number(value), number(token))
     }
 
-    /// In one piece, so that a process that is killed leaves no half of it.
+    /// A single write, so that a killed process does not leave half of it.
     fn set(&self, value: i64, token: i64) {
         let bytes = [value.to_le_bytes(), token.to_le_bytes()].concat();
         self.0.write_all_at(&bytes, 0).unwrap();

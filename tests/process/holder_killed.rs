@@ -12,7 +12,7 @@ const TTL: u64 = 1_000;
 /// R7: the holder is stopped for two leases, another process takes the lock, the holder goes on.
 /// redisson#5698, #3636.
 #[tokio::test]
-async fn a_stopped_holder_does_no_step_after_its_lease() {
+async fn stopped_holder_does_no_step_after_its_lease() {
     let events = ["steps", "leases taken over"];
     let name = "no poll after the deadline, the next holder is left alone";
     let fault = "SIGSTOP of the holder for two ttl";
@@ -47,7 +47,7 @@ async fn a_stopped_holder_does_no_step_after_its_lease() {
 /// P16: the holder is stopped until its lock has expired, no other client takes it, and the holder
 /// goes on. redis-semaphore#175.
 #[tokio::test]
-async fn a_stopped_holder_does_not_create_its_lock_again() {
+async fn stopped_holder_does_not_create_its_lock_again() {
     let events = ["releases that found it expired"];
     let name = "told that its lease is over, creates no lock again";
     let fault = "SIGSTOP of the holder until its lock is gone";
@@ -68,7 +68,7 @@ async fn a_stopped_holder_does_not_create_its_lock_again() {
 /// The same, with a renewal under way: the server executes it while its sender is stopped, and the
 /// answer waits in the socket for longer than any call, or a connection, is waited for.
 #[tokio::test]
-async fn a_holder_that_is_stopped_in_a_renewal_does_not_create_its_lock_again() {
+async fn holder_stopped_during_a_renewal_does_not_create_its_lock_again() {
     let events = ["renewals that outlived their senders' lease", "releases that found it expired"];
     let name = "told that its lease is over, creates no lock again";
     let fault = "SIGSTOP of holders with a renewal under way";
@@ -114,7 +114,7 @@ fn finds_it_expired(server: &RedisServer, worker: Worker, key: &str) {
 
 /// A holder that lives goes on holding: the renewals keep its lock, and its steps go on.
 #[tokio::test]
-async fn a_running_holder_keeps_its_lock_for_many_leases() {
+async fn running_holder_keeps_its_lock_for_many_leases() {
     let server = RedisServer::start();
     let (worker, _) = Worker::hold(&server, "k", TTL);
     let token = server.get("lock:k").unwrap();
@@ -128,7 +128,7 @@ async fn a_running_holder_keeps_its_lock_for_many_leases() {
 /// The holder is killed as by `kill -9`: its lock is free after its ttl, not before and not much
 /// later.
 #[tokio::test]
-async fn a_killed_holder_blocks_the_key_for_its_ttl() {
+async fn lock_of_a_killed_holder_is_free_after_its_ttl() {
     let name = "free when the ttl is over, not before and not much later";
     let events = ["locks taken over"];
     let mut experiment = Experiment::new(41, name, "SIGKILL of the holder", &events);

@@ -14,21 +14,21 @@ use crate::world::World;
 pub(crate) struct Task {
     pub(crate) world: World,
     pub(crate) client: LockClient,
-    /// Set when the client begins to end.
+    /// Set when the client begins to drain.
     pub(crate) draining: Arc<AtomicBool>,
-    /// Whether it was asked before that, the last time.
+    /// Whether the last claim was made before that.
     pub(crate) asked_before_drain: bool,
     pub(crate) owner: usize,
     pub(crate) rng: Rng,
 }
 
-/// How long a call may take besides what it was given: a store's grace, and the timers'
-/// granularity.
+/// How much longer than its limit a call may take: a store's grace, and the granularity of timers.
 const SLACK: Duration = Duration::from_millis(60);
-/// The longest that a call without a wait takes: behind a call of its own process, and until the
+/// The longest that a call without a wait takes: behind another call of its process, until the
 /// store is given up.
 const WITHOUT_WAIT: Duration = Duration::from_millis(1_500);
-/// Of those that are not short, in milliseconds: with the longest ttl all would wait for too long.
+/// The longest hold in milliseconds. With the longest ttl, twice the ttl would be too long for the
+/// waiters.
 const LONGEST_HOLD: u64 = 6_000;
 /// Two attempts, with a connection each.
 const RELEASE: Duration = Duration::from_millis(3_000);
@@ -58,7 +58,7 @@ impl Task {
         }
     }
 
-    /// Some time to hold a lock for: mostly short, so that others of the process wait meanwhile.
+    /// How long to hold a lock. Usually short, so that other tasks of the process wait meanwhile.
     fn span(&mut self) -> Duration {
         if self.rng.chance(75) {
             return self.rng.ms(0..=30);
@@ -101,7 +101,7 @@ impl Task {
         }
     }
 
-    /// Waits, but not to the end.
+    /// Waits, but gives up early.
     async fn give_up(&mut self, key: usize, mutex: Mutex) {
         let patience = self.rng.ms(0..=400);
         let asked = self.asks("asks, impatiently", key);
@@ -148,7 +148,7 @@ impl Task {
         }
     }
 
-    /// A body that is bound to its lease, and notices if it is polled after that is over.
+    /// Runs a body that is bound to its lease, and notices polls after the lease.
     async fn run_bound(&mut self, key: usize, mutex: Mutex) {
         let asked = self.asks("asks, to run a body", key);
         let span = self.span();
@@ -217,7 +217,7 @@ impl Task {
         turn
     }
 
-    /// Holds for some time, and writes meanwhile, or until it learns that the lease is lost.
+    /// Holds for some time and writes meanwhile, until it learns that the lease is lost.
     async fn hold(&mut self, turn: usize, guard: &MutexGuard, span: Duration) {
         let end = Instant::now() + span;
         loop {
@@ -238,8 +238,8 @@ impl Task {
         }
     }
 
-    /// Sends a write to what the lock protects. Mostly it arrives soon, but it may take longer than
-    /// the lease lasts.
+    /// Sends a write to the protected resource. Usually it arrives soon, but it may take longer
+    /// than the lease lasts.
     fn write(&mut self, turn: usize) {
         let ttl = self.world.plan.ttl.as_millis() as u64;
         let way = if self.rng.chance(10) { self.rng.ms(0..=2 * ttl) } else { self.rng.ms(0..=5) };
@@ -277,7 +277,7 @@ impl Task {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes that it begins to ask.
+    /// Logs that the task begins to claim.
     fn asks(&mut self, how: &str, key: usize) -> u64 {
         self.asked_before_drain = !self.is_draining();
         self.note(how, key)
@@ -294,7 +294,7 @@ impl Task {
         }
     }
 
-    /// Counts an error that is a possible answer.
+    /// Counts an error if it is a legal answer.
     fn failed(&self, what: &str, error: &Error) {
         self.world.log.note(|| format!("{} cannot {what}: {error}", self.owner));
         self.world.count(|counts| match error.kind() {

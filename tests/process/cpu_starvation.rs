@@ -66,7 +66,7 @@ fn experiment(number: u32, fault: &'static str) -> Experiment {
 /// All threads of a runtime are blocked for half a ttl to three, while a thousand leases are
 /// renewed on one connection.
 #[test]
-fn a_blocked_runtime_polls_a_body_after_its_deadline() {
+fn blocked_runtime_polls_no_body_after_its_deadline() {
     let fault =
         "1,000 leases on one connection, all threads of the runtime blocked for 0.5, 1.5 and 3 ttl";
     let mut experiment = experiment(42, fault);
@@ -79,7 +79,7 @@ fn a_blocked_runtime_polls_a_body_after_its_deadline() {
 
 /// The process is stopped from some time before the deadline of its bodies until after it.
 #[test]
-fn a_stopped_process_polls_a_body_after_its_deadline() {
+fn stopped_process_polls_no_body_after_its_deadline() {
     let mut experiment =
         experiment(43, "SIGSTOP of the process until the leases of its bodies are over");
     let ttl = 600;
@@ -96,7 +96,7 @@ fn a_stopped_process_polls_a_body_after_its_deadline() {
 
 /// Not a promise, but what makes the other two worth something.
 #[test]
-fn the_bodies_of_these_tests_notice_late_polls() {
+fn bodies_of_these_tests_notice_late_polls() {
     let name = "control: a body in a `select!` beside its loss is polled late";
     let fault = "all threads of the runtime blocked for 1.5 ttl";
     let mut experiment = Experiment::new(43, name, fault, &["late polls noticed"]);
@@ -114,7 +114,7 @@ const GUARDS: usize = 1_000;
 
 /// A thousand guards renew on one connection, many in a call, and lose nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_leases_on_one_connection_lose_one() {
+async fn thousand_leases_on_one_connection_are_all_renewed() {
     let events = ["renewals", "leases kept"];
     let fault = "1,000 leases on one connection";
     let mut experiment =

@@ -4,9 +4,9 @@ use lock_core::{ErrorKind, Released};
 use lock_testkit::history::now;
 use lock_testkit::{Experiment, RedisServer, client, eventually, ms, scale, within};
 
-use crate::support::contest::Contest;
 use crate::support::history::History;
 use crate::support::worker::Worker;
+use crate::support::workload::Workload;
 
 const TTL: u64 = 900;
 /// Time until the next renewal on a busy machine.
@@ -71,7 +71,7 @@ impl Lost {
 
 /// The key is deleted, alone or together with the counter and all other keys.
 #[tokio::test]
-async fn a_held_lock_that_is_deleted_is_lost_and_does_not_come_back() {
+async fn deleted_lock_is_lost_and_not_created_again() {
     for (command, fault) in [("DEL lock:k", "foreign DEL"), ("FLUSHALL", "FLUSHALL")] {
         let events = ["leases lost", "greater numbers"];
         let name = "lost within a renewal, never created again, numbers grow";
@@ -91,7 +91,7 @@ async fn a_held_lock_that_is_deleted_is_lost_and_does_not_come_back() {
 /// The key is overwritten, with an expiry or without. The foreign value is not touched, and a
 /// waiter retries until it is gone.
 #[tokio::test]
-async fn a_held_lock_that_is_overwritten_is_lost_and_left_alone() {
+async fn overwritten_lock_is_lost_and_left_alone() {
     for (command, fault) in [
         ("SET lock:k foreign PX 600000", "foreign SET with an expiry"),
         ("SET lock:k foreign", "foreign SET without one"),
@@ -115,7 +115,7 @@ async fn a_held_lock_that_is_overwritten_is_lost_and_left_alone() {
 /// A key of another type takes its place. The holder loses the lock, later callers get an error,
 /// and the foreign key is not touched.
 #[tokio::test]
-async fn a_held_lock_that_becomes_a_list_is_lost_and_left_alone() {
+async fn lock_replaced_by_a_list_is_lost_and_left_alone() {
     let events = ["leases lost", "errors of the right kind"];
     let name = "lost within a renewal, wrong kind for others, left alone";
     let mut experiment = Experiment::new(23, name, "a list takes the place of the key", &events);
@@ -134,7 +134,7 @@ async fn a_held_lock_that_becomes_a_list_is_lost_and_left_alone() {
 /// The expiry is removed. The next renewal restores it, so that a holder that is killed then does
 /// not block others for ever.
 #[tokio::test]
-async fn a_held_lock_without_an_expiry_gets_it_back() {
+async fn renewal_restores_a_removed_expiry() {
     let events = ["expiries restored", "greater numbers"];
     let name = "the next renewal restores the expiry";
     let mut experiment = Experiment::new(23, name, "PERSIST", &events);
@@ -156,11 +156,11 @@ async fn a_held_lock_without_an_expiry_gets_it_back() {
 /// once, which no lock can prevent; but a resource that checks tokens loses no update, and tokens
 /// grow.
 #[test]
-fn keys_that_are_flushed_under_processes_make_no_number_smaller() {
+fn fencing_tokens_grow_although_keys_are_flushed() {
     let events = ["flushes", "turns", "overlapping turns", "stale writes refused"];
     let name = "numbers grow, a resource that checks them loses no update, no turn begins late";
     let mut experiment = Experiment::new(23, name, "FLUSHALL every 400 ms", &events);
-    let contest = Contest {
+    let workload = Workload {
         ttl: 1_000,
         work: 250_000,
         tasks: 3,
@@ -169,9 +169,9 @@ fn keys_that_are_flushed_under_processes_make_no_number_smaller() {
             ("overlapping turns", 1, History::overlaps),
             ("stale writes refused", 1, History::refused),
         ],
-        ..Contest::fenced("flushed", 3, ms(scale(5) as u64 * 1_000))
+        ..Workload::fenced("flushed", 3, ms(scale(5) as u64 * 1_000))
     };
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         while !field.is_over(ms(500), &experiment) {
             std::thread::sleep(ms(400));
             let () = field.server.cli("FLUSHALL");

@@ -9,10 +9,10 @@ use lock_core::store::RedisStore;
 use lock_testkit::{Experiment, scale};
 use lock_tests::cancellation::{Moment, Operation, Rival, Trial};
 
-use crate::crowd;
 use crate::fake::Traits;
 use crate::net::Way;
 use crate::setting::{EXACT, REQUEST, SOON, Setting, simulated};
+use crate::stress;
 
 /// What happens to the client's streams in the moment of the drop.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,8 +50,9 @@ struct Seen {
     polls: BTreeMap<String, usize>,
 }
 
+/// Every public future is dropped after each number of polls.
 #[test]
-fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
+fn future_dropped_after_any_poll_leaves_nothing_behind() {
     let mut experiment = Experiment::new(
         9,
         "a dropped future leaves nothing behind",
@@ -61,7 +62,7 @@ fn a_future_dropped_after_any_number_of_polls_leaves_nothing_behind() {
     let (operations, seen) = (Operation::all(), Mutex::new(Seen::default()));
     let failure = Mutex::new(None);
     let count = operations.len() as u64;
-    crowd::each(0..scale(SEEDS) as u64 * count, |number| {
+    stress::each(0..scale(SEEDS) as u64 * count, |number| {
         let operation = &operations[(number % count) as usize];
         let one = AssertUnwindSafe(|| sweep(operation, number / count, number, &seen));
         if let Err(panic) = catch_unwind(one) {

@@ -1,4 +1,4 @@
-//! The faults.
+//! Injects the faults of a simulation.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::simulation::Stage;
 use crate::world::World;
 
 impl Stage {
-    /// Injects one that is over after `span`. Whether a client was killed.
+    /// Injects a fault that is over after `span`. Returns whether a client was killed.
     pub(crate) fn inject(&mut self, span: Duration) -> bool {
         let Self { world, fake, net, .. } = self;
         let chosen = self.rng.within(0..=self.lives.len() as u64 - 1) as usize;
@@ -100,7 +100,7 @@ impl Stage {
     }
 }
 
-/// What was held up arrives after `span`. If there is anything, the fault struck.
+/// Releases held-up packets after `span`. The fault struck if there are any.
 fn release_after(world: &World, machine: Machine, ways: Vec<Way>, span: Duration) {
     let world = world.clone();
     let _ended = tokio::spawn(async move {
@@ -114,7 +114,7 @@ fn release_after(world: &World, machine: Machine, ways: Vec<Way>, span: Duration
     });
 }
 
-/// After `span`, the fault struck if the server has counted more of `what`.
+/// Counts the fault after `span` if the server has counted more of `what` by then.
 fn count_after(world: &World, fake: &Fake, span: Duration, what: fn(Counts) -> usize) {
     let (world, fake, before) = (world.clone(), fake.clone(), what(fake.counts()));
     let _ended = tokio::spawn(async move {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use lock_testkit::{Experiment, ms, scale};
 
-use crate::support::contest::{Contest, Field, LoggedEvent};
 use crate::support::history::History;
 use crate::support::worker::Worker;
+use crate::support::workload::{Field, LoggedEvent, Workload};
 
 const TTL: u64 = 900;
 /// A wait that ends while the server does not answer ends at most this late, even on a busy
@@ -24,16 +24,16 @@ fn still_holds(worker: Worker) -> bool {
 fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&Field, Duration)) {
     let span = ms(scale(5) as u64 * 1_000);
     let (ttl, renewed) = (TTL, TTL);
-    let contest = Contest {
+    let workload = Workload {
         ttl,
         renewed,
         wait: 700,
         work: 2_000,
         events: &CONTENTION,
         config: &["enable-debug-command yes"],
-        ..Contest::new(name, 3, span)
+        ..Workload::new(name, 3, span)
     };
-    let outcome = contest.run(|field| {
+    let outcome = workload.run(|field| {
         let mut round = 0;
         while !field.is_over(ms(2 * TTL + 700), &experiment) {
             let stall = ms([TTL / 5, TTL * 2, TTL / 2][round % 3]);
@@ -92,8 +92,9 @@ const EVENTS: [&str; 6] = [
     "unknown outcomes",
 ];
 
+/// SIGSTOP of the server.
 #[test]
-fn a_server_that_is_stopped_breaks_no_exclusion_and_no_time_limit() {
+fn exclusion_and_time_limits_hold_while_the_server_is_stopped() {
     let fault = "SIGSTOP of the server for 0.2 to 2 ttl";
     let experiment = Experiment::new(19, NAME, fault, &EVENTS);
     standstills("stopped-server", experiment, |field, stall| {
@@ -103,8 +104,9 @@ fn a_server_that_is_stopped_breaks_no_exclusion_and_no_time_limit() {
     });
 }
 
+/// `DEBUG SLEEP` of the server.
 #[test]
-fn a_server_that_sleeps_breaks_no_exclusion_and_no_time_limit() {
+fn exclusion_and_time_limits_hold_while_the_server_sleeps() {
     let fault = "DEBUG SLEEP for 0.2 to 2 ttl";
     let experiment = Experiment::new(19, NAME, fault, &EVENTS);
     standstills("sleeping-server", experiment, |field, stall| {
@@ -112,8 +114,9 @@ fn a_server_that_sleeps_breaks_no_exclusion_and_no_time_limit() {
     });
 }
 
+/// `CLIENT PAUSE` of all commands, or of writes only.
 #[test]
-fn clients_that_are_paused_break_no_exclusion_and_no_time_limit() {
+fn exclusion_and_time_limits_hold_while_clients_are_paused() {
     for (mode, fault) in [
         ("ALL", "CLIENT PAUSE ALL for 0.2 to 2 ttl"),
         ("WRITE", "CLIENT PAUSE WRITE for 0.2 to 2 ttl"),

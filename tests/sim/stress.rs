@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A simulation that takes longer than this goes round in circles.
+/// A simulation that takes longer than this is stuck in a loop.
 const ENDLESS: Duration = Duration::from_secs(60);
 
 /// Runs `simulation` for each seed, as many at a time as there are cores.
 ///
-/// Ends the process if one does not end, since nothing else stops a thread.
+/// Exits the process if a simulation does not end, because nothing else stops a thread.
 pub(crate) fn each(seeds: Range<u64>, simulation: impl Fn(u64) + Sync) {
     let next = AtomicU64::new(seeds.start);
     let threads = thread::available_parallelism().unwrap().get();
@@ -45,7 +45,7 @@ pub(crate) fn each(seeds: Range<u64>, simulation: impl Fn(u64) + Sync) {
             thread::sleep(Duration::from_millis(5));
             for (seed, since) in at_work.lock().unwrap().iter().flatten() {
                 if since.elapsed() > ENDLESS {
-                    // What is captured is lost with the process.
+                    // Captured output would be lost with the process.
                     let mut out = std::io::stderr().lock();
                     let _told =
                         writeln!(out, "seed {seed} does not end: LOCK_SIM_SEED={seed} repeats it");

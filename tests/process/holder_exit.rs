@@ -19,8 +19,9 @@ fn leaver(server: &RedisServer, way: &str) -> Worker {
     worker
 }
 
+/// The body panics, its task is aborted, or the runtime of the holder is dropped.
 #[tokio::test]
-async fn a_holder_that_ends_early_keeps_its_lock() {
+async fn lock_of_a_holder_that_ends_early_is_released() {
     for (way, fault) in [
         ("panic", "the body panics"),
         ("abort", "the task is aborted"),
@@ -53,7 +54,7 @@ async fn a_holder_that_ends_early_keeps_its_lock() {
 
 /// A guard that is forgotten is kept, as everything forgotten is, for as long as its process lives.
 #[tokio::test]
-async fn a_holder_that_is_killed_or_forgets_its_guard_keeps_its_lock_beyond_its_ttl() {
+async fn lock_of_a_killed_or_forgetful_holder_is_free_after_its_ttl() {
     for (way, fault) in [
         ("abort", "SIGKILL of the holder"),
         ("forget", "the guard is forgotten, and the process killed"),

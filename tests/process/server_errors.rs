@@ -185,8 +185,9 @@ async fn refusal(refusal: Refusal) {
     experiment.finish();
 }
 
+/// The password is changed while clients are connected.
 #[tokio::test]
-async fn a_password_that_is_rotated_under_clients_makes_a_storm_or_a_hang() {
+async fn rotated_password_causes_no_storm_and_no_hang() {
     refusal(Refusal {
         fault: "another password while clients hold and wait, connections killed",
         take: "resetpass >rotated",
@@ -197,8 +198,9 @@ async fn a_password_that_is_rotated_under_clients_makes_a_storm_or_a_hang() {
     .await;
 }
 
+/// The account is switched off while clients are connected.
 #[tokio::test]
-async fn an_account_that_is_switched_off_under_clients_makes_a_storm_or_a_hang() {
+async fn disabled_account_causes_no_storm_and_no_hang() {
     refusal(Refusal {
         fault: "the account is switched off while clients hold and wait, connections killed",
         take: "off",
@@ -209,8 +211,9 @@ async fn an_account_that_is_switched_off_under_clients_makes_a_storm_or_a_hang()
     .await;
 }
 
+/// A permission is revoked while clients are connected.
 #[tokio::test]
-async fn a_permission_that_is_taken_from_clients_makes_a_storm_or_a_hang() {
+async fn revoked_permission_causes_no_storm_and_no_hang() {
     refusal(Refusal {
         fault: "NOPERM on EVALSHA while clients hold and wait",
         take: "-evalsha",

@@ -1,4 +1,4 @@
-//! Processes that contend for locks while something is done to them, to the server or to the keys.
+//! Processes that contend for locks while a test disturbs them, the server or the keys.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const STALL: u64 = 150;
 
 /// How the processes contend.
 #[derive(Clone, Copy)]
-pub(crate) struct Contest {
+pub(crate) struct Workload {
     pub(crate) name: &'static str,
     /// How long it usually takes.
     pub(crate) span: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct Contest {
     /// Whether bodies end with their lease, as those of `run` do, or go on like the owner of a
     /// guard.
     pub(crate) bound: bool,
-    /// Events that are counted in the logs. The contest goes on until it has seen each of them.
+    /// Events that are counted in the logs. The workload goes on until it has seen each of them.
     pub(crate) events: &'static [LoggedEvent],
     /// Lines of the server's configuration.
     pub(crate) config: &'static [&'static str],
@@ -46,14 +46,14 @@ pub(crate) struct Contest {
 /// count, and how to count it.
 pub(crate) type LoggedEvent = (&'static str, usize, fn(&History) -> usize);
 
-/// A contest under way.
+/// A workload that is running.
 #[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) server: RedisServer,
     pub(crate) workers: Vec<Worker>,
     pub(crate) ground: Ground,
     pub(crate) end: Instant,
-    /// The contest ends by then even if an event has not occurred.
+    /// The workload ends by then even if an event has not occurred.
     limit: Instant,
     events: &'static [LoggedEvent],
     args: Vec<String>,
@@ -63,7 +63,7 @@ pub(crate) struct Field {
     stalled: Duration,
 }
 
-/// The outcome of a contest.
+/// The outcome of a workload.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) history: History,
@@ -91,7 +91,7 @@ pub(crate) struct Outcome {
     reports: Vec<Line>,
 }
 
-impl Contest {
+impl Workload {
     pub(crate) fn new(name: &'static str, keys: u64, span: Duration) -> Self {
         Self {
             name,
@@ -111,19 +111,19 @@ impl Contest {
         }
     }
 
-    /// Owners of guards who go on when their lease is lost, and a resource that checks tokens: for
-    /// servers that forget, or misjudge time.
+    /// Owners of guards that go on when their lease is lost, and a resource that checks tokens: for
+    /// servers that forget or misjudge time.
     pub(crate) fn fenced(name: &'static str, keys: u64, span: Duration) -> Self {
         Self { fenced: true, bound: false, ..Self::new(name, keys, span) }
     }
 
-    /// Lets processes contend while `disturb` does what it does, and reads what they did.
+    /// Lets processes contend while `disturb` runs, and reads their logs.
     pub(crate) fn run(&self, disturb: impl FnOnce(&mut Field)) -> Outcome {
         self.run_on(RedisServer::start_with(self.config), disturb)
     }
 
-    /// As [`run`](Self::run), for a contest in which all goes well. Where the machine stood still,
-    /// trouble says nothing: the contest is repeated, up to ten times, until there are no
+    /// As [`run`](Self::run), for a workload in which all goes well. If the machine stalled,
+    /// failures mean nothing, so the workload is repeated, up to ten times, until there are no
     /// `troubles`.
     pub(crate) fn run_calmly(
         &self,
@@ -144,7 +144,7 @@ impl Contest {
         }
     }
 
-    /// The same, on a server that was started.
+    /// As [`run`](Self::run), on a running server.
     pub(crate) fn run_on(&self, server: RedisServer, disturb: impl FnOnce(&mut Field)) -> Outcome {
         let ground = Ground::new(self.name);
         let args = vec![
@@ -197,8 +197,8 @@ impl Field {
         self.resume(worker, from, span);
     }
 
-    /// Stops the worker that has the lock of `key` for a time; whether one was in the middle of a
-    /// turn.
+    /// Stops the worker that holds the lock of `key` for a time. Returns whether a worker was in
+    /// the middle of a turn.
     pub(crate) fn stop_holder(&mut self, key: &str, span: Duration) -> bool {
         let Some(worker) = self.holder(key) else { return false };
         let from = self.halt(worker);
@@ -206,12 +206,12 @@ impl Field {
             self.resume(worker, from, span);
             return true;
         }
-        // It was done before it stood still.
+        // Its turn ended before it was stopped.
         self.workers[worker].signal(Signal::CONT);
         false
     }
 
-    /// When it stood still.
+    /// Stops a worker, and returns when it was stopped.
     fn halt(&self, worker: usize) -> u128 {
         let worker = &self.workers[worker];
         worker.signal(Signal::STOP);
@@ -228,8 +228,8 @@ impl Field {
         worker.signal(Signal::CONT);
     }
 
-    /// Whether no more than `left` of the contest is left. It ends after its span if each event has
-    /// occurred, and after ten times its span at the latest.
+    /// Whether the workload ends within `left`. It ends after its span if each event has occurred,
+    /// and after ten times its span at the latest.
     pub(crate) fn is_over(&mut self, left: Duration, experiment: &Experiment) -> bool {
         let end = Instant::now() + left;
         if end < self.end || end < self.limit && self.lacks_an_event(experiment) {
@@ -239,7 +239,7 @@ impl Field {
         true
     }
 
-    /// Lets the contest go on undisturbed until it is over.
+    /// Lets the workload go on undisturbed until it is over.
     pub(crate) fn wait(&mut self, experiment: &Experiment) {
         while !self.is_over(ms(0), experiment) {
             std::thread::sleep(ms(10));
@@ -290,7 +290,7 @@ impl Field {
         }
         let counter = Worker::start(&self.server, "total", &self.args);
         let total = counter.next().1.number("total");
-        // Claims that were given up are released a second later at the latest.
+        // Abandoned claims are released within a second.
         let patience = Instant::now() + ms(3_000);
         let mut remains = self.server.leftovers();
         while !remains.is_empty() && Instant::now() < patience {
@@ -327,9 +327,9 @@ impl Outcome {
         self.history.accepted().checked_sub(self.total).expect("each update is logged")
     }
 
-    /// What holds even if the server forgets or misjudges time, so that two may be at work at once:
-    /// no turn begins late, numbers grow, and the resource that checks them takes no stale write
-    /// and loses no update. To be reported as a run.
+    /// Asserts what holds even if the server forgets or misjudges time, so that two holders may be
+    /// at work at once: no turn begins late, fencing tokens grow, and the resource that checks them
+    /// accepts no stale write and loses no update. Counts as a run of the experiment.
     pub(crate) fn keeps_its_order(&self, experiment: &mut Experiment) {
         let words = self.words();
         self.history.check_numbers();
