@@ -1,4 +1,5 @@
-//! Each promise rests on experiments that were run, and each experiment that was run belongs to a promise.
+//! Each promise rests on experiments that were run, and each experiment that was run belongs to a
+//! promise.
 //!
 //! `tests/FAULTS.md` says what was run; the table of promises in `tests/README.md`, what for.
 

@@ -1,4 +1,5 @@
-//! All that a caller may await, to be dropped after each number of polls, and what has to hold after that.
+//! All that a caller may await, to be dropped after each number of polls, and what has to hold
+//! after that.
 //!
 //! The simulation and the faults on a real Redis sweep over the same operations.
 
@@ -28,7 +29,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 /// So long that no lock is freed by its expiry within a [trial](Trial).
 const TTL: Duration = Duration::from_secs(10);
-/// The longest that anybody waits for a lock here.
+/// The longest wait for a lock here.
 const WAIT: Duration = Duration::from_secs(5);
 /// A lock that is held for more than 5 ms is not handed on in memory.
 const BRIEFLY: Duration = Duration::from_millis(1);
@@ -38,17 +39,17 @@ type MakeStore = Arc<dyn Fn() -> RedisStoreBuilder + Send + Sync>;
 
 /// Something public that is awaited.
 pub struct Operation {
-    /// What it is called where it is defined.
+    /// Its name where it is defined.
     pub name: &'static str,
     how: How,
-    /// Whether it asks nobody when the lock is, or comes to be, another task's of its own process.
+    /// Whether it sends no command if another task of its own process has, or gets, the lock.
     at_once: bool,
     /// Whether it goes on when it is dropped.
     goes_on: bool,
 }
 
 enum How {
-    /// It asks for the lock.
+    /// It claims the lock.
     Claims(Box<dyn Fn(Ground) -> Swept + Send + Sync>),
     /// It begins with the lock.
     Holds(Box<dyn Fn(Ground, MutexGuard) -> Swept + Send + Sync>),
@@ -65,12 +66,13 @@ struct Ground {
     presence: Arc<()>,
 }
 
-/// Who else has to do with the lock: in front of what asks for it, and then gives it back after a while; behind what holds it.
+/// Another user of the lock: it holds the lock before an operation that claims it, and releases it
+/// after a while; or it waits behind an operation that holds it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Rival {
-    /// Nobody.
+    /// None.
     None,
-    /// Nobody, and the client has yet to connect.
+    /// None, and the client has yet to connect.
     NoneAndNoConnection,
     /// Another client.
     Elsewhere,
@@ -91,19 +93,19 @@ pub enum Moment {
 
 /// A server, and how to try on it what a dropped future leaves behind.
 pub struct Trial<'a> {
-    /// The store of the client whose futures are dropped.
+    /// The store of the client that drops futures.
     pub store: MakeStore,
-    /// Somebody else.
+    /// Another client.
     pub other: &'a LockClient,
     /// What is locked.
     pub key: String,
-    /// After what time a rival in front gives the lock back, and a rival behind stands in line.
+    /// After what time a rival in front gives the lock back, and a rival behind queues.
     pub pause: Duration,
     /// How the client's connections break in the instant of a drop.
     pub at_drop: Option<&'a (dyn Fn() + Send + Sync)>,
     /// What there is of the lock on the server.
     pub remains: &'a (dyn Fn() -> Vec<String> + Send + Sync),
-    /// How soon everything has to be settled; far less than the ttl of 10 s.
+    /// How soon everything has to be released; far less than the ttl of 10 s.
     pub bound: Duration,
 }
 
@@ -229,7 +231,7 @@ impl Operation {
         Self { goes_on: true, ..self }
     }
 
-    /// With whom it is tried.
+    /// The rivals to try it with.
     #[must_use]
     pub fn rivals(&self) -> &'static [Rival] {
         match self.how {
@@ -253,7 +255,8 @@ impl Operation {
 }
 
 impl Trial<'_> {
-    /// Drops `operation` after so many polls, and checks that nothing is left of it. Whether it ended before.
+    /// Drops `operation` after so many polls, and checks that nothing is left of it. Whether it
+    /// ended before.
     ///
     /// # Panics
     ///

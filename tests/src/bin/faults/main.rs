@@ -1,7 +1,7 @@
 //! Runs the whole programme of faults, and writes the report: `make faults`, `make faults-quick`.
 //!
-//! Each suite is a command of its own; what its experiments went through comes as lines of the file that [`lock_testkit::REPORT`]
-//! names. The last line on standard output is the sum of it all.
+//! Each suite is a command of its own; what its experiments went through comes as lines of the file
+//! that [`lock_testkit::REPORT`] names. The last line on standard output is the sum of it all.
 
 // A tool that is not published, and fails by panicking.
 #![allow(

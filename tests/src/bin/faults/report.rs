@@ -49,8 +49,8 @@ struct Mutant {
 }
 
 impl Report {
-    /// One that needs all experiments on which a promise of `readme` rests, and those of `page`, which was written before. Whoever
-    /// takes one away takes it off that page.
+    /// Requires all experiments on which a promise of `readme` rests, and those of `page`, the last
+    /// report. To remove an experiment, remove its row there.
     pub(crate) fn of_all_promises(readme: &str, page: &str) -> Self {
         let (_, table) = readme.split_once("## What is promised").unwrap();
         let rows = table.lines().take_while(|line| !line.starts_with("## "));
@@ -111,8 +111,8 @@ impl Report {
         self.experiments.values().flat_map(|tally| tally.events.values()).sum()
     }
 
-    /// Those of the experiments, and the experiments that were not run. A suite that fails without one had a test that reports
-    /// nothing, or did not come to its end.
+    /// Those of the experiments, and the experiments that were not run. A suite that fails without
+    /// one had a test that reports nothing, or did not come to its end.
     fn violations(&self) -> u64 {
         let silent = self.suites.iter().filter(|suite| !suite.is_good() && suite.told.bad == 0);
         let told: u64 = self.experiments.values().map(|tally| tally.violations).sum();

@@ -10,9 +10,9 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
-/// How often a suite that takes long is talked about.
+/// How often a progress line is printed for a suite that takes long.
 const TOLD: Duration = Duration::from_secs(30);
-/// How long those that are told to end may take. Servers do it at once, unless they are stopped.
+/// How long processes may take to end after SIGTERM. Servers end at once unless they are stopped.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// How long building a suite may take.
@@ -122,8 +122,8 @@ impl Signals {
     }
 }
 
-/// Runs it, no longer than it may take if that is known, in a process group of its own, so that all that it starts can be ended
-/// with it.
+/// Runs it, no longer than it may take if that is known, in a process group of its own, so that all
+/// that it starts can be ended with it.
 pub(crate) async fn run(
     mut command: Command,
     progress: Option<&Progress>,

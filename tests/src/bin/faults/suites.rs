@@ -15,7 +15,7 @@ pub(crate) struct Suite {
 /// How much of it.
 pub(crate) struct Dose {
     pub(crate) words: &'static str,
-    /// About how long it takes on two cores that do nothing else, for those who watch.
+    /// About how long it takes on two idle cores; shown as progress.
     pub(crate) seconds: u64,
     /// The profile that it is built in, if not the one of all tests.
     profile: Option<&'static str>,
