@@ -28,7 +28,6 @@
 mod cycles;
 mod documents;
 mod graph;
-mod known;
 mod layers;
 mod msrv;
 mod packages;
