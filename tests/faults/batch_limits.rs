@@ -207,7 +207,7 @@ async fn renewals_overtake_the_claims_of_a_crowd() {
     held_by_others(&server, CLAIMS);
     let mut leases = Vec::new();
     for number in 0..300 {
-        let mutex = client.mutex(format!("held-{number}")).with_ttl(ms(2_000));
+        let mutex = client.mutex(format!("leased-{number}")).with_ttl(ms(2_000));
         leases.push(mutex.lock().await.unwrap());
     }
     // Each claim is behind two and a half seconds of others.
