@@ -133,7 +133,7 @@ async fn sweep(operation: Arc<Operation>, rival: Rival, place: Place) -> Seen {
         key,
         pause: PAUSE,
         at_drop: None,
-        remains: &|| {
+        leftovers: &|| {
             let keys: Vec<String> = cli.lock().unwrap().run("KEYS lock:*").unwrap();
             keys.into_iter().filter(|key| key.ends_with(&own)).collect()
         },

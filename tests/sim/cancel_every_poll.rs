@@ -136,7 +136,7 @@ fn drop_at(seed: u64, case: Case<'_>) -> bool {
                 Fault::Reset => Some(&|| machine.reset(true)),
                 Fault::Silence => Some(&|| machine.silence(Way::Down)),
             },
-            remains: &|| {
+            leftovers: &|| {
                 let remains = setting.fake.leftovers().into_iter();
                 // What a check at the start that lost its connection leaves expires by itself: no
                 // lock can be called like that.

@@ -104,7 +104,7 @@ pub struct Trial<'a> {
     /// How the client's connections break in the instant of a drop.
     pub at_drop: Option<&'a (dyn Fn() + Send + Sync)>,
     /// What there is of the lock on the server.
-    pub remains: &'a (dyn Fn() -> Vec<String> + Send + Sync),
+    pub leftovers: &'a (dyn Fn() -> Vec<String> + Send + Sync),
     /// How soon everything has to be released; far less than the ttl of 10 s.
     pub bound: Duration,
 }
@@ -328,8 +328,8 @@ impl Trial<'_> {
         }
         let done = timeout(self.bound, wait_idle(&client)).await;
         assert!(done.is_ok() && vitals().is_idle(), "{case}: {:?}", vitals());
-        let remains = (self.remains)();
-        assert!(remains.is_empty(), "{case}: {remains:?}");
+        let leftovers = (self.leftovers)();
+        assert!(leftovers.is_empty(), "{case}: {leftovers:?}");
         let next = timeout(self.bound, self.other.mutex(&self.key).try_lock()).await;
         let Ok(Ok(Some(guard))) = next else { panic!("{case}: {next:?}") };
         guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! Choices by chance.
+//! Random choices that a seed repeats.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use std::time::Duration;
 pub struct Rng(u64);
 
 impl Rng {
-    /// Those of `seed`.
+    /// The numbers of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut rng = Self(seed ^ 0x5851_f42d_4c95_7f2d);
         rng.number();
         rng
     }
 
-    /// Others, that depend on this one's.
+    /// Another generator, seeded by this one.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self(self.number())
@@ -31,17 +31,17 @@ impl Rng {
         word ^ (word >> 31)
     }
 
-    /// One below `end`.
+    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    /// One of `range`.
+    /// A number in `range`.
     pub fn within(&mut self, range: RangeInclusive<u64>) -> u64 {
         range.start() + self.below(range.end() - range.start() + 1)
     }
 
-    /// So many milliseconds.
+    /// Milliseconds in `range`.
     pub fn ms(&mut self, range: RangeInclusive<u64>) -> Duration {
         Duration::from_millis(self.within(range))
     }
@@ -51,7 +51,7 @@ impl Rng {
         self.within(1..=100) <= percent
     }
 
-    /// One of them.
+    /// One of `all`.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.within(0..=all.len() as u64 - 1) as usize]
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// How often a condition is looked at.
+/// How often a condition is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Waits until `check` holds.
@@ -35,7 +35,7 @@ pub async fn eventually_some<T>(
     }
 }
 
-/// Drives `future` to its end, and tells how long it took.
+/// Drives `future` to its end, and gives how long that took.
 ///
 /// # Panics
 ///
