@@ -114,6 +114,6 @@ impl Patch {
             return Ok(());
         }
         let why = String::from_utf8_lossy(&output.stderr);
-        Err(format!("{} does not apply: {}", self.path.display(), why.trim()).into())
+        Err(format!("{FOLDER}/{}.patch does not apply: {}", self.name, why.trim()).into())
     }
 }

@@ -140,7 +140,7 @@ pub(crate) const SUITES: &[Suite] = &[
         about: "known bugs, each of which a suite must notice",
         // Each is built by itself.
         quick: Dose { words: "a handful", seconds: 20, arguments: &["--quick"], ..SMALL },
-        full: Dose { words: "every mutant", seconds: 600, ..SMALL },
+        full: Dose { words: "every mutant", seconds: 480, ..SMALL },
     },
 ];
 
