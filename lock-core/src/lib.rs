@@ -95,8 +95,9 @@
 //! script compares the token and deletes the key. The lease counts from a clock reading *before*
 //! the command was queued, less the margin, so that it ends in the client before it ends in the
 //! store. Each claim carries the server time after which it is void, so that a late claim does
-//! nothing. One task per client, the renewer, renews all leases at a third of what remains. Another
-//! task, the releaser, sends each release that no caller awaits until the store has confirmed it.
+//! nothing. One task per client, the renewer, renews each lease after a third of what remains.
+//! Another task, the releaser, sends each release that no caller awaits until the store has
+//! confirmed it.
 //!
 //! # Order of service
 //!

@@ -46,10 +46,10 @@ use crate::error::Error;
 ///
 /// A lock is the plain key `<namespace>:<key>`. Its value is the token and its expiry the ttl, as
 /// `SET key token NX PX ttl` makes it. So mixed fleets exclude each other (redis-py's `Lock`,
-/// node-redlock, redsync), and `redis-cli get` shows who holds what. One more key per namespace,
-/// `<namespace>:{0}:fence`, numbers the grants. While processes wait for a lock they queue in two
-/// sorted sets, `<namespace>:{0}:q:<key>` and `<namespace>:{0}:a:<key>`, which disappear with the
-/// last waiter. Each store that waits listens on a channel of its own,
+/// node-redlock, redsync), and `redis-cli get` shows whether a lock is held. One more key per
+/// namespace, `<namespace>:{0}:fence`, numbers the grants. While processes wait for a lock they
+/// queue in two sorted sets, `<namespace>:{0}:q:<key>` and `<namespace>:{0}:a:<key>`, which
+/// disappear with the last waiter. Each store that waits listens on a channel of its own,
 /// `<namespace>:{0}:inbox:<id>`. Each hand-off sends a message to the new holder, and an empty one
 /// to the client that releases.
 ///
