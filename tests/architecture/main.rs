@@ -33,6 +33,7 @@ mod msrv;
 mod packages;
 mod public_api;
 mod sources;
+mod syntax;
 mod text;
 mod width;
 mod words;
