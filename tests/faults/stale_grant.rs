@@ -6,7 +6,7 @@
 //! know, and are queued again under another ticket.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
@@ -236,4 +236,64 @@ fn judge(messages: &[Message], grants: &mut Grants) {
             grants.overtaken += usize::from(overtaken);
         }
     }
+}
+
+/// A client that waits long for the answer to a command.
+async fn unhurried(proxy: &Proxy) -> LockClient {
+    let store = RedisStore::builder(proxy.url()).with_request_timeout(ms(10_000));
+    LockClient::builder(store.connect().await.unwrap()).build().unwrap()
+}
+
+/// The answer to a claim is slow. Meanwhile the server forgets the lock, and another client gets
+/// it. A fence that was taken after the answer would be the larger one, although its lock is gone.
+#[tokio::test]
+async fn a_late_grant_has_a_smaller_fence_than_the_next_one() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (slow, other) = (unhurried(&proxy).await, client(&server.url()).await);
+    let gate = Gate::new();
+    let held_up = proxy.rule(Op::Acquire, Action::HoldReply(gate.clone())).once();
+    let claim = tokio::spawn(slow.mutex("k").with_ttl(ms(60_000)).lock());
+    eventually("the claim is executed", ms(5_000), || server.has("lock:k")).await;
+    assert_eq!(server.cli::<i64>("DEL lock:k"), 1);
+    let next = other.mutex("k").lock().await.unwrap();
+    gate.open();
+    let late = claim.await.unwrap().unwrap();
+    assert_eq!(held_up.hits(), 1);
+    assert!(late.is_valid() && next.is_valid());
+    assert!(late.fencing_token() < next.fencing_token());
+}
+
+/// The message of a grant arrives late, while a claim that was sent just before is still under way.
+/// A lease that is counted from the message, or from that claim, would outlast the lock.
+#[tokio::test]
+async fn a_lease_by_a_late_message_ends_before_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (holder, waiter) = (client(&server.url()).await, unhurried(&proxy).await);
+    let ttl = ms(60_000);
+    let guard = holder.mutex("k").with_ttl(ttl).lock().await.unwrap();
+    let waiting = tokio::spawn(waiter.mutex("k").with_ttl(ttl).with_wait(ttl).lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    let (message, claims) = (Gate::new(), Gate::new());
+    let sent = proxy.rule(Op::Message, Action::HoldReply(message.clone())).once();
+    let stuck = proxy.rule(Op::Acquire, Action::HoldRequest(claims.clone())).once();
+    eventually("it claims again", ms(5_000), || stuck.hits() == 1).await;
+    guard.release().await.unwrap();
+    let given = Instant::now();
+    let given_for = ms(u64::try_from(server.pttl("lock:k")).unwrap());
+    assert!(given_for < ttl / 2, "the lock is handed over for a part of the ttl");
+    eventually("the message is sent", ms(5_000), || sent.hits() == 1).await;
+    tokio::time::sleep(ms(600)).await;
+    message.open();
+    let (guard, _) = within("the lock", ms(5_000), waiting).await;
+    let guard = guard.unwrap().unwrap();
+    let (left, since) = (guard.remaining(), given.elapsed());
+    assert!(left > ms(0) && since >= ms(600));
+    // The answer took a moment, too.
+    assert!(left + since <= given_for + ms(100), "{left:?} left of {given_for:?} after {since:?}");
+    claims.open();
+    guard.release().await.unwrap();
+    wait_idle(&waiter).await;
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
