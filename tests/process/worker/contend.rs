@@ -29,6 +29,9 @@ const STEP: Duration = Duration::from_millis(40);
 /// ttl, each on a key of its own.
 const RENEWED_KEYS: u64 = 2;
 
+/// Longer than any release takes: the server answers again when a workload ends.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
 /// What the tasks of a process share.
 struct Workload {
     dir: PathBuf,
@@ -104,6 +107,9 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
     for task in running {
         all.add(task.await.unwrap());
     }
+    // A process that exits with pending releases would leave their keys.
+    let drained = client.drain(DRAIN_LIMIT).await;
+    assert!(drained.is_clean(), "{drained:?}");
     let Counts { busy, lost, failed, unknown, late, overrun, failure } = all;
     let stalled = workload.stalled.load(Ordering::Relaxed);
     say(&format!(
