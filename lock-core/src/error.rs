@@ -94,6 +94,9 @@ pub enum LostReason {
     Draining,
     /// The deadline passed without a confirmed renewal.
     Expired,
+    /// [`LockClient::force_release`](crate::LockClient::force_release) of this client took the
+    /// lock.
+    ForceReleased,
     /// The store no longer knows the lock: it was deleted, or it expired early.
     Gone,
     /// `max_hold` was reached.
@@ -321,6 +324,7 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             Self::Draining => "the client was drained",
             Self::Expired => "its deadline passed without a confirmed renewal",
+            Self::ForceReleased => "it was released by force",
             Self::Gone => "the store no longer knows it",
             Self::MaxHold => "it was held for `max_hold`",
             Self::Released => "its guard released it",

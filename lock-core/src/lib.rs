@@ -157,7 +157,7 @@ pub mod testing;
 pub mod time;
 mod tracker;
 
-pub use self::client::{Drained, LockClient, LockClientBuilder};
+pub use self::client::{Drained, LockClient, LockClientBuilder, LockInfo, OwnerInfo};
 pub use self::error::{ConfigError, Error, ErrorKind, LostReason};
 pub use self::fencing::FencingToken;
 pub use self::held::{Lease, assert_locked, current};

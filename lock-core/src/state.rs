@@ -10,13 +10,15 @@ use crate::error::{ConfigError, Error, ErrorKind};
 use crate::options::{LockOptions, ResolvedOptions};
 use crate::registry::{Registry, Releaser};
 use crate::runtime::EnterGuard;
-use crate::store::Store;
+use crate::store::{ClientId, Store};
 use crate::tracker::Tracker;
 
 /// The state of a client.
 pub(crate) struct ClientState {
     /// Tells clients apart: a task re-enters only leases of the same client.
     pub(crate) id: u64,
+    /// Tells clients apart for people: the first part of each token.
+    pub(crate) client_id: ClientId,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) namespace: Arc<str>,
     pub(crate) defaults: LockOptions,
@@ -35,6 +37,7 @@ pub(crate) struct ClientState {
 impl ClientState {
     pub(crate) fn new(
         id: u64,
+        client_id: ClientId,
         store: Arc<dyn Store>,
         namespace: Arc<str>,
         defaults: LockOptions,
@@ -44,6 +47,7 @@ impl ClientState {
         let releaser = Arc::default();
         Ok(Self {
             id,
+            client_id,
             store,
             namespace,
             defaults,

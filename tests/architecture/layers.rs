@@ -38,7 +38,7 @@ const FLOORS: &[&[&str]] = &[
 /// The same inside the Redis store.
 const REDIS: &str = "store/redis/";
 const REDIS_FLOORS: &[&[&str]] = &[
-    &["mod.rs", "builder.rs", "check.rs", "fuzzing.rs"],
+    &["mod.rs", "builder.rs", "check.rs", "fuzzing.rs", "inspect.rs"],
     &["wait/"],
     &["protocol.rs", "in_doubt.rs"],
     &["transport/"],

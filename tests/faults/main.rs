@@ -22,6 +22,7 @@ mod lifecycle;
 mod locked_functions;
 mod logging;
 mod lost_wakeup;
+mod operator;
 mod outage;
 mod permissions;
 mod pubsub;

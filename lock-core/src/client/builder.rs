@@ -9,7 +9,7 @@ use super::LockClient;
 use crate::error::ConfigError;
 use crate::options::LockOptions;
 use crate::state::ClientState;
-use crate::store::Store;
+use crate::store::{ClientId, Store};
 
 /// Builds a [`LockClient`].
 #[derive(Debug)]
@@ -19,14 +19,18 @@ pub struct LockClientBuilder {
     namespace: String,
     defaults: LockOptions,
     runtime: Option<Handle>,
+    name: Option<String>,
 }
 
+/// Longer names would not fit into a list of connections.
+const MAX_NAME_LEN: usize = 64;
 /// Namespaces stay short, so that the 512 bytes of a name are the key's.
 const MAX_NAMESPACE_LEN: usize = 64;
 
 impl LockClientBuilder {
     fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, namespace: "lock".to_owned(), defaults: LockOptions::new(), runtime: None }
+        let (namespace, defaults) = ("lock".to_owned(), LockOptions::new());
+        Self { store, namespace, defaults, runtime: None, name: None }
     }
 
     /// Puts `namespace` and a colon before each key. Services that share a store and must exclude
@@ -53,17 +57,40 @@ impl LockClientBuilder {
         self
     }
 
-    /// Builds the client. No I/O.
+    /// Names the client in its log, such as `orders-api`: 1 to 64 characters of visible ASCII.
+    ///
+    /// Default: the name of the program's file.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Builds the client. No I/O, but one line in the log, which tells host, process and name of
+    /// the [`ClientId`] that its locks show.
     ///
     /// # Errors
     ///
-    /// If the namespace or a default is out of its bounds.
+    /// If the namespace, the name or a default is out of its bounds, or if the operating system
+    /// gives no randomness.
     pub fn build(self) -> Result<LockClient, ConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let Self { store, namespace, defaults, runtime } = self;
+        let Self { store, namespace, defaults, runtime, name } = self;
         check_namespace(&namespace)?;
+        let name = match name {
+            Some(name) => check_name(name)?,
+            None => program(),
+        };
+        let client_id = ClientId::fresh().map_err(|_| {
+            ConfigError::new("client", "cannot be named: the operating system gives no randomness")
+        })?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let state = ClientState::new(id, store, namespace.into(), defaults, runtime)?;
+        let state = ClientState::new(id, client_id, store, namespace.into(), defaults, runtime)?;
+        tracing::info!(
+            target: "lock_core", client = %client_id, name,
+            host = %gethostname::gethostname().to_string_lossy(), process = std::process::id(),
+            store = %state.store, namespace = &*state.namespace,
+            "lock client started: the values of its locks begin with its id"
+        );
         Ok(LockClient(Arc::new(state)))
     }
 }
@@ -73,6 +100,22 @@ impl LockClient {
     pub fn builder(store: impl Store) -> LockClientBuilder {
         LockClientBuilder::new(Arc::new(store))
     }
+}
+
+fn check_name(name: String) -> Result<String, ConfigError> {
+    if (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+    {
+        return Ok(name);
+    }
+    Err(ConfigError::new("name", "is not 1 to 64 characters of visible ASCII without spaces"))
+}
+
+/// The name of the program's file, as far as it can be a client's name.
+fn program() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let visible = file.chars().filter(char::is_ascii_graphic).take(MAX_NAME_LEN).collect();
+    if file.is_empty() { "unnamed".to_owned() } else { visible }
 }
 
 fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
@@ -88,4 +131,21 @@ fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
         return Ok(());
     };
     Err(ConfigError::new("namespace", problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[test]
+    fn name_with_spaces_is_refused_and_the_program_is_the_default() {
+        let build = |name: &str| LockClient::builder(MemoryStore::new()).with_name(name).build();
+        for bad in ["", "orders api", "kauf\u{e4}uflich", "a\n", &"x".repeat(65)] {
+            assert_eq!(build(bad).unwrap_err().field(), "name", "{bad:?}");
+        }
+        build("orders-api/3").unwrap();
+        let program = program();
+        assert_eq!(check_name(program.clone()), Ok(program));
+    }
 }

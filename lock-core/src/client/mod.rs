@@ -2,6 +2,7 @@
 
 mod builder;
 mod drain;
+mod inspect;
 
 use std::fmt;
 use std::future::Future;
@@ -9,11 +10,12 @@ use std::sync::{Arc, OnceLock};
 
 pub use self::builder::LockClientBuilder;
 pub use self::drain::Drained;
+pub use self::inspect::{LockInfo, OwnerInfo};
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::lock::Mutex;
 use crate::state::ClientState;
-use crate::store::Capabilities;
+use crate::store::{Capabilities, ClientId};
 
 /// Makes locks on one store.
 ///
@@ -87,6 +89,12 @@ impl LockClient {
         &self.0.namespace
     }
 
+    /// Names this client in its log, and at the beginning of the values of its locks.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.0.client_id
+    }
+
     /// What the client's store offers.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
@@ -103,6 +111,7 @@ impl AsRef<Self> for LockClient {
 impl fmt::Debug for LockClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockClient")
+            .field("id", &self.0.client_id)
             .field("store", &format_args!("{}", self.0.store))
             .field("namespace", &self.0.namespace)
             .finish_non_exhaustive()

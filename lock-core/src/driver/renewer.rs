@@ -16,8 +16,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind, LostReason};
+use crate::fencing::FencingToken;
 use crate::random;
-use crate::store::{Renewal, Renewed, Store};
+use crate::store::{Renewal, Renewed, Store, Token};
 use crate::time::{Instant, Late, sleep_until_some, timeout_at};
 
 /// A lease as the renewer sees it.
@@ -33,6 +34,9 @@ pub(crate) trait Renewable: Send + Sync {
 
     /// Whether the next due time is a regular renewal, which may as well be sent a little earlier.
     fn may_renew_early(&self) -> bool;
+
+    /// Its fencing token, if it is held with `token`.
+    fn holds(&self, token: Token) -> Option<FencingToken>;
 
     /// Ends the lease for `reason`, unless it has ended.
     fn lose(&self, reason: LostReason);

@@ -63,6 +63,11 @@ impl FencingToken {
         Self(number << TURN_BITS | turn as u64)
     }
 
+    /// No holder of the grant with this `number`, or of an earlier one, has a larger token.
+    pub(crate) const fn last_of(number: u64) -> Self {
+        Self(number << TURN_BITS | ((1 << TURN_BITS) - 1))
+    }
+
     /// A token from the number that [`get`](Self::get) returned.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {

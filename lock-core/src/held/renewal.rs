@@ -6,9 +6,10 @@ use std::time::Duration;
 use super::inner::LeaseInner;
 use crate::driver::{OnDue, Renewable};
 use crate::error::{Error, LostReason};
+use crate::fencing::FencingToken;
 use crate::lease::{renewal_due, renewal_patience, retry_due};
 use crate::registry::Status;
-use crate::store::{Renewal, Renewed};
+use crate::store::{Renewal, Renewed, Token};
 use crate::time::Instant;
 
 impl Renewable for LeaseInner {
@@ -70,6 +71,10 @@ impl Renewable for LeaseInner {
 
     fn may_renew_early(&self) -> bool {
         self.options.renewal && self.with(|record, _| record.state.is_sure() && !record.is_short)
+    }
+
+    fn holds(&self, token: Token) -> Option<FencingToken> {
+        (self.token == token && self.observe().is_ok()).then(|| self.fence())
     }
 
     fn lose(&self, reason: LostReason) {

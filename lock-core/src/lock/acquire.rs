@@ -226,7 +226,7 @@ impl<'a> Pending<'a> {
         let ttl = request.options.ttl;
         let (token, longest_ttl) = match claim {
             Some(claim) => (claim.token, claim.longest_ttl.max(ttl)),
-            None => (Token::fresh()?, ttl),
+            None => (Token::of(request.client.client_id)?, ttl),
         };
         let mut claim = Claim::new(request.name.clone(), token, ttl);
         if !request.options.fencing {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{
-    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Name, Release,
-    ReleaseReply, Released, Renewal, Renewed, Store, WaitEvent,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, LockRecord, Name,
+    Owner, Release, ReleaseReply, Released, Renewal, Renewed, Store, WaitEvent,
 };
 use crate::error::Error;
 use crate::store::Token;
@@ -254,6 +254,11 @@ impl Lock {
     fn is_idle(&self) -> bool {
         self.holder.is_none() && self.queue.is_empty()
     }
+
+    fn owner(&self, now: Instant) -> Option<Owner> {
+        let Holder { token, expires, spent, .. } = self.holder.as_ref()?;
+        Some(Owner::new(Some(*token), Some(expires.saturating_since(now)), *spent))
+    }
 }
 
 impl Store for MemoryStore {
@@ -288,6 +293,41 @@ impl Store for MemoryStore {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::none().with_fair().with_fencing()
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+}
+
+impl Inspect for MemoryStore {
+    fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>> {
+        Box::pin(async move {
+            let now = Instant::now();
+            let mut state = self.lock();
+            let State { locks, fence, .. } = &mut *state;
+            let (owner, waiting) = locks.get_mut(name).map_or((None, 0), |lock| {
+                lock.expire(now);
+                (lock.owner(now), lock.queue.len())
+            });
+            Ok(LockRecord::new(owner, u64::try_from(waiting).ok(), *fence))
+        })
+    }
+
+    fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>> {
+        Box::pin(async move {
+            let now = Instant::now();
+            let mut state = self.lock();
+            let State { locks, fence, .. } = &mut *state;
+            let Some(lock) = locks.get_mut(name) else { return Ok(None) };
+            lock.expire(now);
+            let Some(owner) = lock.owner(now) else { return Ok(None) };
+            lock.hand_on(now, fence);
+            if lock.is_idle() {
+                locks.remove(name);
+            }
+            Ok(Some(owner))
+        })
     }
 }
 

@@ -21,6 +21,7 @@
 //! With the feature `test-util`, `conformance_tests!` tests these rules on your own store.
 
 mod capability;
+mod inspect;
 mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -32,6 +33,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use self::capability::{Capabilities, Survives};
+pub use self::inspect::{LockRecord, Owner};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
@@ -40,7 +42,7 @@ pub use self::request::{
     AcquireContext, AcquireError, Claim, Grant, Name, Release, ReleaseReply, Renewal, Renewed,
     WaitEvent,
 };
-pub use self::token::Token;
+pub use self::token::{ClientId, Token};
 use crate::Error;
 pub use crate::lease::Released;
 
@@ -89,6 +91,25 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
 
     /// What this store offers.
     fn capabilities(&self) -> Capabilities;
+
+    /// What operators may ask of this store; `None` if it cannot tell.
+    fn inspector(&self) -> Option<&dyn Inspect> {
+        None
+    }
+}
+
+/// What operators ask of a store: who has a lock, and to take it from its owner. Not every store
+/// can: see [`Store::inspector`].
+pub trait Inspect: Send + Sync {
+    /// Reads what the store knows of a lock, in one step and without changing anything.
+    fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>>;
+
+    /// Takes the lock from its owner: the first waiter gets it, or it becomes free. Returns
+    /// the owner that lost it, or `None` if it was free.
+    ///
+    /// One step, so that no owner loses a lock that it got after the caller's decision was carried
+    /// out. The renewals and releases of the former owner find that it has the lock no more.
+    fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>>;
 }
 
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
@@ -114,5 +135,9 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspect> {
+        (**self).inspector()
     }
 }

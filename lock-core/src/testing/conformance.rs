@@ -47,6 +47,7 @@ macro_rules! conformance_tests {
             fencing_numbers_grow
             names_are_independent
             only_the_holder_releases
+            owner_is_shown_and_can_be_replaced_by_force
             waiters_are_served_in_order_of_arrival
             one_holder_at_a_time_and_no_update_is_lost
         );
@@ -296,6 +297,49 @@ pub async fn wait_ends_in_busy_at_its_time(store: AnyStore) {
     let reports = reports.into_inner().expect("no panic");
     assert!(matches!(reports.first(), Some(WaitEvent::Busy(_))), "{reports:?}");
     released(&store, &release(&one), Released::InTime).await;
+}
+
+/// Fails if the store names another owner than the holder, if a release by force leaves the lock
+/// with its holder or passes over a waiter, or if the former holder's token still counts. A store
+/// that [cannot tell](Store::inspector) passes.
+pub async fn owner_is_shown_and_can_be_replaced_by_force(store: AnyStore) {
+    let Some(inspector) = store.inspector() else { return };
+    let name = name();
+    let record = async || inspector.inspect(&name).await.expect("the store answers");
+    let take = async || inspector.force_release(&name).await.expect("the store answers");
+    assert!(record().await.owner.is_none() && take().await.is_none(), "the lock is free");
+
+    let (one, two) = (claim(&name, TTL), claim(&name, TTL));
+    let fence = granted(&store, &one).await;
+    let found = record().await;
+    let owner = found.owner.expect("the lock is held");
+    assert_eq!((owner.token, owner.is_released), (Some(one.token), false));
+    assert!(owner.left.is_some_and(|left| left <= TTL), "{:?} left of {TTL:?}", owner.left);
+    assert!(found.latest_fence >= fence, "{} for {fence}", found.latest_fence);
+    assert!(found.waiting.is_none_or(|waiting| waiting == 0));
+
+    let until = Instant::now().saturating_add(PATIENCE);
+    let context = AcquireContext::new(Some(until), &|_| {});
+    let force = async {
+        // Until the second claim waits, if the store can tell.
+        while found.waiting.is_some() && record().await.waiting == Some(0) {
+            tokio::time::sleep(SHORT_TTL / 10).await;
+        }
+        let former = take().await.expect("the lock was held");
+        assert_eq!(former.token, Some(one.token));
+    };
+    let (grant, ()) = tokio::join!(store.acquire(&two, &context), force);
+    grant.expect("the waiter gets it");
+    assert_eq!(record().await.owner.and_then(|owner| owner.token), Some(two.token));
+    assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::TakenByOther);
+    released(&store, &release(&one), Released::TakenByOther).await;
+
+    let hold = Instant::now().saturating_add(TTL);
+    released(&store, &Release::new(name.clone(), two.token, Some(hold)), Released::InTime).await;
+    let kept = record().await.owner.expect("the lock is kept");
+    assert!(kept.is_released && kept.token == Some(two.token));
+    assert!(take().await.is_some_and(|former| former.is_released));
+    assert!(record().await.owner.is_none(), "no hold outlives a release by force");
 }
 
 /// Fails if a claim that waits is not granted when the holder releases.

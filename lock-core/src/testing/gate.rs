@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::store::{
-    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Release, ReleaseReply,
-    Renewal, Renewed, Store,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, Release,
+    ReleaseReply, Renewal, Renewed, Store,
 };
 
 /// What happens to one call.
@@ -178,6 +178,10 @@ impl<S: Store> Store for GatedStore<S> {
 
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspect> {
+        self.inner.inspector()
     }
 }
 

@@ -35,6 +35,11 @@ pub(crate) fn queue<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b st
     join(buffer, &[name.namespace(), ":{", tag.0, "}:q:", name.key()])
 }
 
+/// The same waiters by the expiry of their tickets.
+pub(crate) fn alive<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
+    join(buffer, &[name.namespace(), ":{", tag.0, "}:a:", name.key()])
+}
+
 /// The channel on which a store receives its grants.
 pub(crate) fn inbox(namespace: &str, tag: Tag, id: &str) -> String {
     format!("{namespace}:{{{tag}}}:inbox:{id}")

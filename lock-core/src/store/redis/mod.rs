@@ -2,7 +2,7 @@
 //!
 //! From top to bottom; a file uses its own floor and those below:
 //!
-//! - this file and `builder`, `check`: the store, as users see it
+//! - this file and `builder`, `check`, `inspect`: the store, as users and operators see it
 //! - `wait`: waiting for a taken lock in its queue
 //! - `protocol`: claims, renewals and releases; `in_doubt`: what the server may still do for a
 //!   token
@@ -15,6 +15,7 @@ mod error;
 #[cfg(feature = "test-util")]
 mod fuzzing;
 mod in_doubt;
+mod inspect;
 mod keys;
 mod protocol;
 mod scripts;
@@ -37,8 +38,8 @@ use self::transport::{Connection, Endpoint, Timeouts};
 pub use self::transport::{Connector, Socket};
 use self::wait::{Incoming, Mailboxes, Parked, Waits};
 use super::{
-    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Release, ReleaseReply,
-    Renewal, Renewed, Store, Survives,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, Release,
+    ReleaseReply, Renewal, Renewed, Store, Survives,
 };
 use crate::error::Error;
 
@@ -46,10 +47,11 @@ use crate::error::Error;
 ///
 /// A lock is the plain key `<namespace>:<key>`. Its value is the token and its expiry the ttl, as
 /// `SET key token NX PX ttl` makes it. So mixed fleets exclude each other (redis-py's `Lock`,
-/// node-redlock, redsync), and `redis-cli get` shows whether a lock is held. One more key per
-/// namespace, `<namespace>:{0}:fence`, numbers the grants. While processes wait for a lock they
-/// queue in two sorted sets, `<namespace>:{0}:q:<key>` and `<namespace>:{0}:a:<key>`, which
-/// disappear with the last waiter. Each store that waits listens on a channel of its own,
+/// node-redlock, redsync), and `redis-cli get` shows who holds a lock: the first 8 digits of the
+/// value are the [`ClientId`](super::ClientId) of the client. One more key per namespace,
+/// `<namespace>:{0}:fence`, numbers the grants. While processes wait for a lock they queue in two
+/// sorted sets, `<namespace>:{0}:q:<key>` and `<namespace>:{0}:a:<key>`, which disappear with the
+/// last waiter. Each store that waits listens on a channel of its own,
 /// `<namespace>:{0}:inbox:<id>`. Each hand-off sends a message to the new holder, and an empty one
 /// to the client that releases.
 ///
@@ -60,7 +62,7 @@ use crate::error::Error;
 /// ```text
 /// ACL SETUSER locker on >password ~lock:* resetchannels &lock:* \
 ///     +eval +evalsha +get +mget +set +del +exists +pttl +pexpire +time \
-///     +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zpopmin \
+///     +zadd +zrem +zscore +zrank +zrange +zrangebyscore +zpopmin +zcount \
 ///     +publish +subscribe +info +ping +hello
 /// ```
 ///
@@ -115,6 +117,10 @@ impl Store for RedisStore {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::none().with_fair().with_fencing().with_survives(Survives::Restart)
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspect> {
+        Some(self)
     }
 }
 

@@ -17,6 +17,9 @@ pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/release.lua")))
 });
+pub(crate) static INSPECT: &str = include_str!("scripts/inspect.lua");
+pub(crate) static FORCE_RELEASE: &str =
+    concat!(include_str!("scripts/queue.lua"), include_str!("scripts/force_release.lua"));
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 

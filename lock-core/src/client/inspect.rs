@@ -1,0 +1,157 @@
+//! For the person on call: who holds a lock, and to take it from its holder.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::LockClient;
+use crate::error::{Error, LostReason};
+use crate::fencing::FencingToken;
+use crate::key::IntoKey;
+use crate::state::ClientState;
+use crate::store::{ClientId, Inspect, Name, Owner};
+
+/// What the store knew of a lock when [`LockClient::inspect`] asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// Who has it; `None`: it is free.
+    pub owner: Option<OwnerInfo>,
+    /// How many processes wait for it in the store; `None` if the store may not tell. The tasks of
+    /// one process wait behind one claim.
+    pub waiting: Option<u64>,
+    /// No lease so far has a larger fencing token than this. On Redis it counts the whole
+    /// namespace.
+    pub latest_fencing_token: FencingToken,
+}
+
+/// Who has a lock.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct OwnerInfo {
+    /// The client, as its log and its [`id`](LockClient::id) name it. `None` if the value was set
+    /// by another library or by hand.
+    pub client: Option<ClientId>,
+    /// For how long the store keeps the lock if it is not renewed; `None`: for ever.
+    pub remaining: Option<Duration>,
+    /// The holder has released it, and it stays taken for the rest of its `min_hold`.
+    pub is_released: bool,
+    /// The number of the lease, if it is one of the client that asked.
+    pub fencing_token: Option<FencingToken>,
+}
+
+impl LockClient {
+    /// Asks the store who has a lock, for how long, and how many wait. One round trip; nothing
+    /// changes.
+    ///
+    /// What it tells may be outdated when it arrives. To decide whether to do something, take the
+    /// lock.
+    ///
+    /// ```
+    /// use lock_core::{LockClient, store::MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let guard = client.mutex("import").lock().await?;
+    ///
+    /// let info = client.inspect("import").await?;
+    /// let owner = info.owner.expect("it is held");
+    /// assert_eq!(owner.client, Some(client.id()));
+    /// assert_eq!(owner.fencing_token, Some(guard.fencing_token()));
+    /// assert_eq!(client.inspect("export").await?.owner, None);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) or [`Unknown`](crate::ErrorKind::Unknown) if
+    /// the store did not answer, [`WrongType`](crate::ErrorKind::WrongType) if the name is not a
+    /// lock's, [`Unsupported`](crate::ErrorKind::Unsupported) if the store cannot tell.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn inspect<K: IntoKey>(
+        &self,
+        key: K,
+    ) -> impl Future<Output = Result<LockInfo, Error>> + Send + use<K> {
+        let (state, name) = self.operation(key);
+        async move {
+            let name = name?;
+            let record = inspector(&state)?.inspect(&name).await?;
+            let (owner, waiting) = (record.owner.map(|owner| known(&state, owner)), record.waiting);
+            let latest_fencing_token = FencingToken::last_of(record.latest_fence);
+            Ok(LockInfo { owner, waiting, latest_fencing_token })
+        }
+    }
+
+    /// Takes a lock from its owner: the first waiter gets it, or it becomes free. Returns the
+    /// owner that lost it, or `None` if it was free. One round trip.
+    ///
+    /// For a person who knows that the holder is gone or must not go on. The holder is not asked,
+    /// and may still be in its section when the next one begins: only fencing tokens checked at the
+    /// resource, or a database constraint, keep the two apart.
+    ///
+    /// A lease of this client ends at once. One of another client ends when it is renewed next, at
+    /// a third of what remains of it (after 3.3 s with the default ttl); its body is then dropped
+    /// with [`Lost`](crate::ErrorKind::Lost). A lease that is not renewed goes on until its
+    /// deadline.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect). After `Unknown` the lock may have been taken from its holder.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the lock may or may not have been taken from its holder.
+    pub fn force_release<K: IntoKey>(
+        &self,
+        key: K,
+    ) -> impl Future<Output = Result<Option<OwnerInfo>, Error>> + Send + use<K> {
+        let (state, name) = self.operation(key);
+        async move {
+            let name = name?;
+            let Some(owner) = inspector(&state)?.force_release(&name).await? else {
+                return Ok(None);
+            };
+            let info = known(&state, owner);
+            tracing::warn!(
+                target: "lock_core", client = %state.client_id,
+                owner = info.client.map(tracing::field::display), "lock released by force"
+            );
+            if let (Some(token), false) = (owner.token, owner.is_released) {
+                for lease in state.renewer.leases() {
+                    if lease.holds(token).is_some() {
+                        lease.lose(LostReason::ForceReleased);
+                    }
+                }
+            }
+            Ok(Some(info))
+        }
+    }
+
+    fn operation(&self, key: impl IntoKey) -> (Arc<ClientState>, Result<Name, Error>) {
+        let name = key.into_key().and_then(|key| Name::new(&self.0.namespace, &key));
+        (Arc::clone(&self.0), name)
+    }
+}
+
+fn inspector(state: &ClientState) -> Result<&dyn Inspect, Error> {
+    state.ensure_running()?;
+    state
+        .store
+        .inspector()
+        .ok_or_else(|| Error::unsupported(format!("{} cannot tell who holds a lock", state.store)))
+}
+
+/// What this client knows of an owner.
+fn known(state: &ClientState, owner: Owner) -> OwnerInfo {
+    let Owner { token, left, is_released } = owner;
+    let is_ours = token.is_some_and(|token| token.client() == state.client_id);
+    let fencing_token = token
+        .filter(|_| is_ours && !is_released)
+        .and_then(|token| state.renewer.leases().iter().find_map(|lease| lease.holds(token)));
+    let client = token.map(|token| token.client());
+    OwnerInfo { client, remaining: left, is_released, fencing_token }
+}

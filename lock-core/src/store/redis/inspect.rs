@@ -1,0 +1,117 @@
+//! What operators ask of the server.
+//!
+//! These calls are rare, so each goes alone and by the text of its script.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+
+use super::RedisStore;
+use super::error::Fault;
+use super::keys;
+use super::scripts::{FORCE_RELEASE, INSPECT};
+use crate::error::Error;
+use crate::store::{BoxFuture, Inspect, LockRecord, Name, Owner, Token};
+
+impl Inspect for RedisStore {
+    fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>> {
+        Box::pin(async move {
+            let reply = self.ask(INSPECT, name, keys::alive).await?;
+            Ok(read_record(&reply)?)
+        })
+    }
+
+    fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>> {
+        Box::pin(async move {
+            let reply = self.ask(FORCE_RELEASE, name, keys::queue).await?;
+            Ok(read_former_owner(&reply)?)
+        })
+    }
+}
+
+/// Names a companion of a lock.
+type Companion = for<'b> fn(&Name, keys::Tag, &'b mut String) -> &'b str;
+
+impl RedisStore {
+    /// Runs `script` on the counter, the lock and one companion of it.
+    async fn ask(&self, script: &str, name: &Name, third: Companion) -> Result<Value, Fault> {
+        let (tag, mut buffer) = (self.server.tag(), String::new());
+        let mut cmd = Cmd::new();
+        cmd.arg("EVAL").arg(script).arg(3);
+        cmd.arg(keys::counter(name.namespace(), tag, &mut buffer));
+        cmd.arg(name.as_str()).arg(third(name, tag, &mut buffer));
+        self.server.connection().live(None).await?.send(&cmd).await
+    }
+}
+
+/// Reads `{value, pttl, waiting, counter}`.
+fn read_record(reply: &Value) -> Result<LockRecord, Fault> {
+    let Value::Array(items) = reply else { return Err(Fault::Garbled) };
+    let [value, Value::Int(left), waiting, Value::BulkString(counter)] = items.as_slice() else {
+        return Err(Fault::Garbled);
+    };
+    let waiting = match waiting {
+        Value::Int(waiting) => u64::try_from(*waiting).ok(),
+        _ => None,
+    };
+    let latest = std::str::from_utf8(counter).ok().and_then(|text| text.parse().ok());
+    Ok(LockRecord::new(read_owner(value, *left)?, waiting, latest.unwrap_or(0)))
+}
+
+/// Reads `{value, pttl}`.
+fn read_former_owner(reply: &Value) -> Result<Option<Owner>, Fault> {
+    let Value::Array(items) = reply else { return Err(Fault::Garbled) };
+    let [value, Value::Int(left)] = items.as_slice() else { return Err(Fault::Garbled) };
+    read_owner(value, *left)
+}
+
+fn read_owner(value: &Value, left: i64) -> Result<Option<Owner>, Fault> {
+    let value = match value {
+        Value::Nil => return Ok(None),
+        Value::BulkString(value) => value.as_slice(),
+        _ => return Err(Fault::Garbled),
+    };
+    let text = std::str::from_utf8(value).unwrap_or_default();
+    let (text, is_released) = match text.strip_prefix('=') {
+        Some(text) => (text, true),
+        None => (text, false),
+    };
+    // Only the form in which this crate writes tokens.
+    let token = (text.len() == Token::TEXT_LEN).then(|| Token::parse(text)).flatten();
+    let left = u64::try_from(left).ok().map(Duration::from_millis);
+    Ok(Some(Owner::new(token, left, is_released && token.is_some())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn owner_is_read_from_the_value_of_the_lock() {
+        let token = Token::fresh().unwrap();
+        let mut buffer = [0; Token::TEXT_LEN];
+        let text = token.encode(&mut buffer).to_owned();
+        let owner = |value: &str, left| read_owner(&bulk(value), left).unwrap().unwrap();
+        let ours = owner(&text, 1_500);
+        assert_eq!((ours.token, ours.left), (Some(token), Some(Duration::from_millis(1_500))));
+        assert!(!ours.is_released);
+        assert!(owner(&format!("={text}"), 1).is_released);
+        for foreign in ["", "1", "=x", &text[1..], "maintenance by jo"] {
+            let owner = owner(foreign, -1);
+            assert!(owner.token.is_none() && !owner.is_released && owner.left.is_none());
+        }
+        assert!(read_owner(&Value::Nil, -2).unwrap().is_none());
+        assert!(matches!(read_owner(&Value::Int(1), 1), Err(Fault::Garbled)));
+    }
+
+    #[test]
+    fn replies_of_another_shape_are_refused() {
+        for garbage in [Value::Nil, Value::Array(vec![bulk("x")]), bulk("x")] {
+            assert!(read_record(&garbage).is_err() && read_former_owner(&garbage).is_err());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What the person on call does: find the holder of a lock, and take the lock from it.
+
+use lock_core::store::RedisStore;
+use lock_core::testing::wait_idle;
+use lock_core::{ErrorKind, LockClient, LostReason};
+use lock_testkit::{Action, LogCapture, Op, Proxy, RedisServer, client, eventually, ms, within};
+
+/// "Who holds this lock?" A person with `redis-cli` alone finds the process.
+#[tokio::test]
+async fn value_of_a_lock_leads_to_host_process_and_client() {
+    let server = RedisServer::start();
+    let log = LogCapture::start();
+    let store = RedisStore::connect(server.url()).await.unwrap();
+    let client = LockClient::builder(store).with_name("orders-api").build().unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+
+    let value = server.get("lock:k").unwrap();
+    let id = &value[..8];
+    assert_eq!(id, client.id().to_string());
+    let text = log.text();
+    let line = text.lines().find(|line| line.contains("lock client started")).unwrap();
+    let (process, host) = (std::process::id(), gethostname::gethostname());
+    for part in [
+        format!("client={id}"),
+        "name=\"orders-api\"".to_owned(),
+        format!("host={}", host.to_string_lossy()),
+        format!("process={process}"),
+    ] {
+        assert!(line.contains(&part), "no `{part}` in {line}");
+    }
+    // The rest of the token is a secret: who knows it can release the lock.
+    assert!(!text.contains(&value[9..]) && !format!("{client:?}{guard:?}").contains(&value[9..]));
+    let other = LockClient::builder(RedisStore::connect(server.url()).await.unwrap());
+    assert_ne!(other.build().unwrap().id(), client.id());
+}
+
+#[tokio::test]
+async fn inspection_tells_owner_waiters_and_foreign_values() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    assert_eq!(one.inspect("k").await.unwrap().owner, None);
+
+    let guard = one.mutex("k").lock().await.unwrap();
+    let waiter = tokio::spawn(two.mutex("k").wait_forever().lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    for (asking, fence) in [(&one, Some(guard.fencing_token())), (&two, None)] {
+        let info = asking.inspect("k").await.unwrap();
+        let owner = info.owner.unwrap();
+        assert_eq!((owner.client, owner.fencing_token), (Some(one.id()), fence));
+        assert!(owner.remaining.unwrap() <= ms(10_000) && !owner.is_released);
+        assert_eq!(info.waiting, Some(1));
+        assert!(info.latest_fencing_token >= guard.fencing_token());
+    }
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+
+    // A lock that a person set for maintenance.
+    let () = server.cli("SET lock:k maintenance");
+    let owner = one.inspect("k").await.unwrap().owner.unwrap();
+    assert_eq!((owner.client, owner.remaining), (None, None));
+    assert_eq!(one.force_release("k").await.unwrap(), Some(owner));
+    assert_eq!(one.force_release("k").await.unwrap(), None);
+
+    let _: i64 = server.cli("LPUSH lock:list x");
+    let wrong = one.inspect("list").await.unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::WrongType);
+    assert_eq!(one.force_release("list").await.unwrap_err().kind(), ErrorKind::WrongType);
+    assert!(server.has("lock:list"), "what is not a lock stays");
+    let _: i64 = server.cli("DEL lock:list");
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+}
+
+/// The first waiter has the lock at once. A lease of the client that took it ends at once, another
+/// one at its next renewal, and neither disturbs the new holder.
+#[tokio::test]
+async fn lock_that_is_released_by_force_goes_to_the_first_waiter() {
+    let server = RedisServer::start();
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    for (asking, reason) in [(&one, LostReason::ForceReleased), (&two, LostReason::TakenByOther)] {
+        let guard = one.mutex("k").with_ttl(ms(3_000)).lock().await.unwrap();
+        let waiter = tokio::spawn(two.mutex("k").wait_forever().lock());
+        eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+        let former = asking.force_release("k").await.unwrap().unwrap();
+        assert_eq!(former.client, Some(one.id()));
+        let (next, _) = within("its turn", ms(5_000), waiter).await;
+        let next = next.unwrap().unwrap();
+        let (lost, _) = within("the loss", ms(5_000), guard.lost()).await;
+        assert_eq!(lost, reason);
+        drop(guard);
+        wait_idle(&one).await;
+        assert!(next.is_valid());
+        let token = server.get("lock:k").unwrap();
+        assert!(token.starts_with(&two.id().to_string()));
+        next.release().await.unwrap();
+    }
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+}
+
+/// Damage in the bookkeeping, or a full memory, must not keep a lock that a person takes away.
+#[tokio::test]
+async fn damaged_queue_and_full_memory_do_not_keep_a_lock_from_being_freed() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    for damage in ["SET lock:{0}:q:k x", "SET lock:{0}:fence x", "CONFIG SET maxmemory 1"] {
+        let guard = client.mutex("k").lock().await.unwrap();
+        let () = server.cli(damage);
+        assert!(client.force_release("k").await.unwrap().is_some(), "{damage}");
+        assert!(!server.has("lock:k"), "{damage}");
+        let () = server.cli("CONFIG SET maxmemory 0");
+        drop(guard);
+        wait_idle(&client).await;
+        let _: i64 = server.cli("DEL lock:{0}:q:k lock:{0}:fence");
+    }
+}
+
+/// A reply that is lost is no success, and no "it was free".
+#[tokio::test]
+async fn release_by_force_without_a_reply_is_unknown() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let client = client(&proxy.url()).await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    let lost = proxy.rule(Op::Other, Action::LoseReply).once();
+    let error = client.force_release("k").await.unwrap_err();
+    assert!(lost.hits() == 1 && error.is_unknown(), "{error:?}");
+    assert!(!server.has("lock:k"), "it was executed");
+    let unsent = proxy.rule(Op::Other, Action::LoseRequest).once();
+    let error = client.inspect("k").await.unwrap_err();
+    assert!(unsent.hits() == 1 && error.is_store_failure(), "{error:?}");
+    drop(guard);
+    wait_idle(&client).await;
+}
