@@ -53,6 +53,9 @@ impl<F> LockLayer<F> {
     /// A layer that locks the key that a closure makes of the head of a request; `None` means that
     /// the request has none.
     ///
+    /// A request whose extension is missing has no key for a closure, and is refused with 400;
+    /// [`ExtensionKey`](crate::ExtensionKey) reports the layers that are in the wrong order.
+    ///
     /// The closure cannot wait. For a key from something asynchronous implement [`ExtractKey`], or
     /// take the lock in middleware of your own
     /// (the [crate documentation](crate#a-key-from-anything-asynchronous) shows how).

@@ -7,8 +7,10 @@
 //! # The rules
 //!
 //! 1. The key is taken from the head of the request. **No key is not "no lock"**: such a request
-//!    gets 400, unless [`allow_unkeyed`](LockLayer::allow_unkeyed) lets it pass. (A `PathKey` on a
-//!    route without its parameter is a mistake in the program: 500.)
+//!    gets 400, unless [`allow_unkeyed`](LockLayer::allow_unkeyed) lets it pass. A mistake in the
+//!    program is 500, and an error in the log that names it: a `PathKey` on a route without its
+//!    parameter, an [`ExtensionKey`] outside of the layer that inserts the extension, a prefix that
+//!    no key can begin with.
 //! 2. A request waits for the one before it only under [`with_wait`](LockLayer::with_wait);
 //!    otherwise busy is 409 with `Retry-After`. If the store is down, or the outcome unknown, that
 //!    is 503, and never "busy".

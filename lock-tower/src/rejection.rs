@@ -3,6 +3,7 @@
 //! Every refusal has one [`Reason`], and only this file derives status, text, `Retry-After` and
 //! gRPC code from it. The texts are constants, so no key, holder or token can reach a client.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ pub(crate) enum Reason {
     /// its value.
     BadKey(&'static str),
     /// The layer does not fit where it was put.
-    Misconfigured(&'static str),
+    Misconfigured(Cow<'static, str>),
     TooManyWaiters,
     /// The runtime ended while a shielded request ran.
     Stopped,
@@ -347,7 +348,7 @@ mod tests {
     fn every_detail_is_plain_visible_ascii() {
         let reasons = [
             Reason::NoKey,
-            Reason::Misconfigured("no such parameter"),
+            Reason::Misconfigured("no such parameter".into()),
             Reason::TooManyWaiters,
             Reason::Stopped,
             Reason::LostInBody,

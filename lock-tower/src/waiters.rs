@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> Key {
-        Key::new(name).unwrap()
+        Key::new(name.to_owned()).unwrap()
     }
 
     #[test]

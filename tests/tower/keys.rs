@@ -162,13 +162,52 @@ async fn control_bytes_and_huge_headers_on_the_wire_never_reach_the_handler() {
 }
 
 #[tokio::test]
-async fn an_invalid_header_name_and_an_empty_prefix_are_500() {
+async fn an_invalid_header_name_is_a_logged_500() {
+    let log = LogCapture::start();
+    let extractor = HeaderKey::new("order", "no header\n");
+    let layer = LockLayer::new(World::memory().process().await, extractor).allow_unkeyed();
+    let (status, body) = echo(&layer).oneshot(with_headers(&[b"7"])).await.unwrap();
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(!body.contains("header"), "the client need not know: {body}");
+    assert!(log.contains("ERROR", "no header\\n"), "{}", log.text());
+}
+
+/// O14: a prefix that no key can begin with is the program's mistake, and was answered as the
+/// client's.
+#[tokio::test]
+async fn a_prefix_that_no_key_can_begin_with_is_a_logged_500() {
+    const LONGEST: &str = match std::str::from_utf8(&[b'p'; 381]) {
+        Ok(text) => text,
+        Err(_) => panic!("not UTF-8"),
+    };
+    const TOO_LONG: &str = match std::str::from_utf8(&[b'p'; 382]) {
+        Ok(text) => text,
+        Err(_) => panic!("not UTF-8"),
+    };
     let client = World::memory().process().await;
-    for extractor in [HeaderKey::new("order", "no header\n"), HeaderKey::new("", "x-order")] {
-        let layer = LockLayer::new(client.clone(), extractor).allow_unkeyed();
-        let (status, body) = echo(&layer).oneshot(with_headers(&[b"7"])).await.unwrap();
-        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
-        assert!(!body.contains("header") && !body.contains("prefix"), "{body}");
+    let longest_value = [b'a'; 255];
+    let answers = async |prefix| {
+        let layer = LockLayer::new(client.clone(), HeaderKey::new(prefix, "x-order"));
+        let mut request = with_headers(&[&longest_value]);
+        request.extensions_mut().insert(UserId("7".to_owned()));
+        let by_header = echo(&layer).oneshot(request.clone()).await.unwrap();
+        let layer = LockLayer::new(client.clone(), ExtensionKey::<UserId>::new(prefix));
+        let by_extension = echo(&layer).oneshot(request).await.unwrap();
+        let lock = LockLayer::new(client.clone(), PathKey::new(prefix, "id"));
+        let app = Router::new().route("/orders/{id}", post(lease_key)).route_layer(lock);
+        let by_path = ask(&app, "/orders/7").await;
+        [("HeaderKey", by_header), ("ExtensionKey", by_extension), ("PathKey", by_path)]
+    };
+    for prefix in ["", "{", "{order}", TOO_LONG] {
+        let log = LogCapture::start();
+        for (extractor, (status, body)) in answers(prefix).await {
+            assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{extractor} {prefix}: {body}");
+            assert!(!body.contains("prefix"), "the client need not know: {body}");
+            assert!(log.contains("ERROR", extractor), "{extractor}: {}", log.text());
+        }
+    }
+    for (extractor, (status, body)) in answers(LONGEST).await {
+        assert_eq!(status, StatusCode::OK, "{extractor}: {body}");
     }
 }
 
@@ -176,19 +215,49 @@ async fn an_invalid_header_name_and_an_empty_prefix_are_500() {
 struct UserId(String);
 
 #[tokio::test]
-async fn an_extension_is_the_key_and_a_missing_or_empty_one_is_400() {
+async fn an_extension_is_the_key_and_an_empty_one_is_400() {
     let layer =
         LockLayer::new(World::memory().process().await, ExtensionKey::<UserId>::new("user"));
-    let ask = async |user: Option<&str>| {
+    let ask = async |user: &str| {
         let mut request = request("/");
-        if let Some(user) = user {
-            request.extensions_mut().insert(UserId(user.to_owned()));
-        }
+        request.extensions_mut().insert(UserId(user.to_owned()));
         echo(&layer).oneshot(request).await.unwrap()
     };
-    assert_eq!(ask(Some("7")).await, (StatusCode::OK, "user:7".to_owned()));
-    assert_eq!(ask(None).await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(ask(Some("")).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(ask("7").await, (StatusCode::OK, "user:7".to_owned()));
+    assert_eq!(ask("").await.0, StatusCode::BAD_REQUEST);
+}
+
+/// O3: every request got 400 and nothing was logged.
+#[tokio::test]
+async fn layers_in_the_wrong_order_are_a_500_and_an_error_that_names_the_extension() {
+    let client = World::memory().process().await;
+    let authentication = || Extension(UserId("7".to_owned()));
+    let by_extension = LockLayer::new(client.clone(), ExtensionKey::<UserId>::new("user"));
+    let by_parts = LockLayer::new(
+        client,
+        PartsKey::new(|Extension(UserId(id)): Extension<UserId>| Some(key!("user:<id>"))),
+    );
+    let route = || Router::new().route("/", post(lease_key));
+    // The layer that is added last runs first.
+    for (right, wrong) in [
+        (
+            route().route_layer(by_extension.clone()).route_layer(authentication()),
+            route().route_layer(authentication()).route_layer(by_extension.allow_unkeyed()),
+        ),
+        (
+            route().route_layer(by_parts.clone()).route_layer(authentication()),
+            route().route_layer(authentication()).route_layer(by_parts.allow_unkeyed()),
+        ),
+    ] {
+        let log = LogCapture::start();
+        assert_eq!(ask(&right, "/").await, (StatusCode::OK, "user:7".to_owned()));
+        assert!(!log.text().contains("ERROR"), "{}", log.text());
+        let (status, body) = ask(&wrong, "/").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+        let text = log.text();
+        let errors: Vec<_> = text.lines().filter(|line| line.contains("ERROR")).collect();
+        assert!(errors.len() == 1 && errors[0].contains("UserId"), "{text}");
+    }
 }
 
 #[tokio::test]
@@ -248,7 +317,7 @@ async fn a_path_key_on_a_route_without_the_parameter_is_a_logged_500() {
     let (status, body) = ask(&on_another_route, "/orders").await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(!body.contains("PathKey"), "the client need not know: {body}");
-    assert!(log.contains("ERROR", "PathKey"), "{}", log.text());
+    assert!(log.contains("ERROR", "no path parameter `id`"), "{}", log.text());
 
     // Around the whole router there are no parameters yet.
     let inner = Router::new().route("/orders/{id}", post(lease_key));

@@ -12,8 +12,11 @@ use super::rejection::KeyRejection;
 /// The key `prefix:<value>` from a typed request extension: the way to lock per user.
 ///
 /// Authentication puts the value there, so the layer must be *inside* it: a request that fails
-/// authentication never touches a user's lock. A request without the extension has no key: 400,
-/// unless the layer [allows that](crate::LockLayer::allow_unkeyed).
+/// authentication never touches a user's lock. A request without the extension has not been through
+/// it. That is a mistake in the setup, usually two layers in the wrong order, whatever
+/// [`allow_unkeyed`](crate::LockLayer::allow_unkeyed) says: the request is answered with 500, and
+/// the mistake is logged. Where authentication is optional, take the key by
+/// [`from_fn`](crate::LockLayer::from_fn).
 ///
 /// # Examples
 ///
@@ -48,7 +51,14 @@ where
     T: KeyPart + Clone + Send + Sync + 'static,
 {
     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
-        parts.extensions.get::<T>().map(|value| prefixed(self.prefix, value)).transpose()
+        let Some(value) = parts.extensions.get::<T>() else {
+            return Err(KeyRejection::misconfigured(format!(
+                "the request has no extension `{}`: put the lock layer inside of the layer that \
+                 inserts it",
+                any::type_name::<T>()
+            )));
+        };
+        prefixed("ExtensionKey", self.prefix, value).map(Some)
     }
 }
 

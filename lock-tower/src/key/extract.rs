@@ -75,16 +75,32 @@ where
 
 /// `prefix:<part>`, the name that every ready extractor makes: the prefix keeps routes apart, and
 /// the escaping of [`KeyPart`] keeps values apart.
-pub(super) fn prefixed<T>(prefix: &'static str, part: &T) -> Result<Key, KeyRejection>
+///
+/// A prefix that no key can begin with is the mistake of the program that gave it to `extractor`,
+/// whatever the request holds. What is wrong with the key after that check is the part.
+pub(super) fn prefixed<T>(
+    extractor: &'static str,
+    prefix: &'static str,
+    part: &T,
+) -> Result<Key, KeyRejection>
 where
     T: KeyPart + ?Sized,
 {
-    if prefix.is_empty() {
-        return Err(KeyRejection::misconfigured("the prefix of a key extractor is empty"));
-    }
-    let mut template = Template::new(prefix);
-    template.lit(prefix);
-    template.lit(":");
-    template.hole(part);
-    Ok(template.done()?)
+    let problem = match prefix.len() {
+        0 => "is empty: two routes would share keys",
+        _ if prefix.starts_with('{') => "begins with `{`, which no key may",
+        length if length > MAX_PREFIX_LEN => "is too long for a key",
+        _ => {
+            let mut template = Template::new(prefix);
+            template.lit(prefix);
+            template.lit(":");
+            template.hole(part);
+            return Ok(template.done()?);
+        }
+    };
+    Err(KeyRejection::misconfigured(format!("the prefix of an `{extractor}` {problem}")))
 }
+
+/// What the longest namespace (64 bytes), the longest part (65) and two colons leave of the 512
+/// bytes of a name.
+const MAX_PREFIX_LEN: usize = 512 - 64 - 65 - 2;

@@ -32,8 +32,8 @@ const MAX_LEN: usize = 255;
 #[derive(Clone, Debug)]
 pub struct HeaderKey {
     prefix: &'static str,
-    /// `None` if the given name is not a header name: then every request is a logged 500.
-    name: Option<HeaderName>,
+    /// The text that was given, if it is not a header name: then every request is a logged 500.
+    name: Result<HeaderName, Box<str>>,
 }
 
 impl HeaderKey {
@@ -41,16 +41,17 @@ impl HeaderKey {
     ///
     /// `name` is a string or a [`HeaderName`]. A string that is not a header name is a mistake in
     /// the setup: every request is answered with 500, and the mistake is logged.
-    pub fn new(prefix: &'static str, name: impl TryInto<HeaderName>) -> Self {
-        Self { prefix, name: name.try_into().ok() }
+    pub fn new(prefix: &'static str, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        Self { prefix, name: name.parse().map_err(|_| name.into()) }
     }
 
     fn key(&self, headers: &HeaderMap) -> Result<Option<Key>, KeyRejection> {
-        let Some(name) = &self.name else {
-            return Err(KeyRejection::misconfigured(
-                "the name given to `HeaderKey` is not a header name",
-            ));
-        };
+        let name = self.name.as_ref().map_err(|given| {
+            KeyRejection::misconfigured(format!(
+                "{given:?}, given to a `HeaderKey`, is not the name of a header"
+            ))
+        })?;
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
@@ -61,7 +62,7 @@ impl HeaderKey {
         }
         match std::str::from_utf8(value.as_bytes()) {
             Ok(value) if value.bytes().all(|byte| matches!(byte, b' '..=b'~')) => {
-                prefixed(self.prefix, value).map(Some)
+                prefixed("HeaderKey", self.prefix, value).map(Some)
             }
             _ => Err(KeyRejection::bad_request(
                 "the header that holds the key is not printable ASCII",

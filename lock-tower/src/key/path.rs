@@ -45,9 +45,11 @@ impl PathKey {
 impl ExtractKey for PathKey {
     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         let no_parameter = || {
-            KeyRejection::misconfigured(
-                "the route does not have the path parameter of its `PathKey`",
-            )
+            KeyRejection::misconfigured(format!(
+                "the route has no path parameter `{}`, which its `PathKey` names: put the layer on \
+                 a route with it, by `route_layer`",
+                self.name
+            ))
         };
         let params = RawPathParams::from_request_parts(parts, &()).await.map_err(|rejection| {
             // A path that is not UTF-8 is the client's mistake, a route without parameters the
@@ -60,14 +62,15 @@ impl ExtractKey for PathKey {
         })?;
         let mut named = params.iter().filter(|(name, _)| *name == self.name);
         let (_, value) = named.next().ok_or_else(no_parameter)?;
-        prefixed(self.prefix, value).map(Some)
+        prefixed("PathKey", self.prefix, value).map(Some)
     }
 }
 
 /// A key from anything that implements [`FromRequestParts`], the same as a handler's arguments.
 ///
 /// If the extraction fails, its own rejection is the response (401 from an extractor that
-/// authenticates, say).
+/// authenticates, say). A rejection with 500 or more is also logged: such as that of an `Extension`
+/// that no layer outside of this one inserts.
 ///
 /// # Examples
 ///
@@ -119,9 +122,17 @@ where
     S: Clone + Send + Sync + 'static,
 {
     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
-        let extracted = T::from_request_parts(parts, &self.state)
-            .await
-            .map_err(|rejection| KeyRejection::response(rejection.into_response()))?;
+        let extracted = T::from_request_parts(parts, &self.state).await.map_err(|rejection| {
+            let response = rejection.into_response();
+            if response.status().is_server_error() {
+                tracing::error!(
+                    target: "lock_tower", status = response.status().as_u16(),
+                    "the lock layer cannot extract `{}`: is it inside of the layer that inserts it?",
+                    any::type_name::<T>()
+                );
+            }
+            KeyRejection::response(response)
+        })?;
         Ok((self.to_key)(extracted).map(K::into_key).transpose()?)
     }
 }

@@ -1,5 +1,6 @@
 //! The error of a key extractor.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
@@ -34,9 +35,11 @@ impl KeyRejection {
 
     /// Refuses with 500 and logs the text, which the client does not see: the layer does not fit
     /// where it was put.
-    #[must_use]
-    pub fn misconfigured(what: &'static str) -> Self {
-        Self::from(Reason::Misconfigured(what))
+    ///
+    /// The text should name what is missing, such as an extension or a parameter of the path, and
+    /// no value of the request.
+    pub fn misconfigured(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::from(Reason::Misconfigured(what.into()))
     }
 
     /// Refuses with a response of the extractor's own, which the layer passes on unchanged.
