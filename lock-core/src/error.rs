@@ -4,6 +4,9 @@
 //! apart on purpose: *busy* (another owner has the lock), *unavailable* (the store did nothing) and
 //! *unknown* (the store got a request and did not reply). An unknown outcome is never treated as
 //! success or as "busy". No error contains a key, a token or a password.
+//!
+//! A message says what its own error knows and leaves the rest to its [source](StdError::source).
+//! So a printer of chains (`{:#}` of `anyhow`) says everything once.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -43,6 +46,9 @@ struct Inner {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Another owner has the lock, and it did not become free within `wait`.
+    ///
+    /// The message says whether the owner is in this process. It may be the very task that waited:
+    /// guards are not re-entrant.
     #[non_exhaustive]
     Busy {
         /// A sensible pause before the next attempt: what is left of the holder's lease, at most a
@@ -53,7 +59,8 @@ pub enum ErrorKind {
     Draining,
     /// The key breaks a rule of [`Key`](crate::Key), or a part of it is empty.
     InvalidKey,
-    /// An option is out of its bounds; the source is the [`ConfigError`] that names it.
+    /// A setting is invalid: an option that is out of its bounds, or one of the store, such as its
+    /// URL. [`Error::config_error`] names it.
     InvalidOptions,
     /// The lease has ended: before the body did, before [`extend`](crate::Lease::extend) was
     /// confirmed, or before a nested call entered it.
@@ -160,11 +167,30 @@ impl Error {
         }
     }
 
+    /// The setting that is wrong, if the kind is [`InvalidOptions`](ErrorKind::InvalidOptions).
+    #[must_use]
+    pub fn config_error(&self) -> Option<&ConfigError> {
+        self.cause()?.downcast_ref()
+    }
+
     /// For stores: another owner has the lock, for up to `left`.
     #[must_use]
     pub fn busy(left: Duration) -> Self {
-        let retry_after = left.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER);
-        Self::of(ErrorKind::Busy { retry_after })
+        Self::of(busy_for(left))
+    }
+
+    /// A guard or a task of this process has the lock, for up to `left`.
+    pub(crate) fn busy_here(left: Duration) -> Self {
+        Self::plain(
+            busy_for(left),
+            "the lock is held in this process: by another task, or by a guard that this very task \
+             keeps",
+        )
+    }
+
+    /// What was given as the source, whatever it says.
+    pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
     }
 
     /// For stores: the store could not be reached, or refused to act; nothing was done.
@@ -247,6 +273,10 @@ impl Error {
     }
 }
 
+fn busy_for(left: Duration) -> ErrorKind {
+    ErrorKind::Busy { retry_after: left.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER) }
+}
+
 /// A retry sooner than this only adds load.
 const MIN_RETRY_AFTER: Duration = Duration::from_millis(20);
 /// Most holders are done long before their lease ends.
@@ -269,13 +299,16 @@ impl fmt::Display for Error {
             return f.write_str(detail);
         }
         f.write_str(match kind {
-            ErrorKind::Busy { .. } => "the lock is held by another owner",
+            ErrorKind::Busy { .. } => {
+                "the lock is held by another owner: another process, or another client of this one"
+            }
             ErrorKind::Draining => "the lock client is shutting down",
             ErrorKind::InvalidKey => "the lock key is invalid",
+            // The whole message: on its own, "a setting is invalid" would not help.
             ErrorKind::InvalidOptions => {
                 return match source {
-                    Some(source) => write!(f, "lock option out of bounds: {source}"),
-                    None => f.write_str("lock option out of bounds"),
+                    Some(source) => write!(f, "{source}"),
+                    None => f.write_str("a setting of the lock is invalid"),
                 };
             }
             ErrorKind::Lost { reason } => {
@@ -314,8 +347,16 @@ impl fmt::Debug for Error {
 }
 
 impl StdError for Error {
+    /// The cause, without what would be said twice: an error of redis-rs says the same as its own
+    /// source, and an invalid setting is the whole message already.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+        let mut cause = self.cause()?;
+        while let Some(inner) = cause.source()
+            && inner.to_string() == cause.to_string()
+        {
+            cause = inner;
+        }
+        (cause.to_string() != self.to_string()).then_some(cause)
     }
 }
 

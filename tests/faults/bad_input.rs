@@ -1,10 +1,11 @@
 //! Bad input gets an error that names the problem, at once, and nothing is sent.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use lock_core::store::RedisStore;
-use lock_core::{ConfigError, ErrorKind, Key, LockClient, LockOptions};
-use lock_testkit::{RedisServer, client, ms, within};
+use lock_core::{ConfigError, Error, ErrorKind, Key, LockClient, LockOptions};
+use lock_testkit::{Action, Op, Proxy, RedisServer, client, ms, within};
 
 /// U10, P11: a TTL or wait of zero, of less than a millisecond, or without end. rslock 30c363c,
 /// bsm.
@@ -61,12 +62,11 @@ async fn bad_keys_are_rejected_and_nothing_is_sent() {
     let server = RedisServer::start();
     let client = client(&server.url()).await;
     server.reset_calls();
-    let long = "k".repeat(10_000);
-    for bad in ["", "{tag}", "{", long.as_str()] {
+    for bad in [String::new(), "{tag}".to_owned(), "{".to_owned(), "k".repeat(10_000)] {
         for outcome in [
-            client.mutex(bad).lock().await.map(drop),
-            client.mutex(bad).try_lock().await.map(drop),
-            client.mutex(bad).run(async |_| panic!("the body must not run")).await,
+            client.mutex(&bad).lock().await.map(drop),
+            client.mutex(&bad).try_lock().await.map(drop),
+            client.mutex(&bad).run(async |_| panic!("the body must not run")).await,
             client.mutex(Key::new(bad)).lock().await.map(drop),
         ] {
             let error = outcome.unwrap_err();
@@ -89,6 +89,8 @@ async fn errors_about_bad_settings_name_the_field() {
             assert_eq!(outcome.map_err(field).unwrap_err(), "url", "{url}");
             let error = RedisStore::connect(url).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+            assert_eq!(error.config_error().map(ConfigError::field), Some("url"));
+            assert!(error.to_string().starts_with("`url` is not a redis URL"), "{error}");
         }
     }
     for bad in [ms(0), Duration::MAX] {
@@ -107,6 +109,65 @@ async fn errors_about_bad_settings_name_the_field() {
     let store = RedisStore::connect(server.url()).await.unwrap();
     let zero = LockOptions::new().with_ttl(ms(0));
     assert_eq!(field(LockClient::builder(store).with_defaults(zero).build().unwrap_err()), "ttl");
+}
+
+/// O6: `anyhow`'s `{:#}` and every other printer of a chain of errors repeats the cause.
+#[tokio::test]
+async fn no_message_in_a_chain_of_errors_repeats_another() {
+    /// The messages, from the error to its last cause.
+    fn chain(error: &Error) -> Vec<String> {
+        let mut messages = vec![error.to_string()];
+        let mut next = error.source();
+        while let Some(error) = next {
+            messages.push(error.to_string());
+            next = error.source();
+        }
+        messages
+    }
+
+    let mut server = RedisServer::builder().password("correct").start();
+    let proxy = Proxy::to(&server);
+    let url = proxy.url().replace("redis://", "redis://:correct@");
+    let hasty = RedisStore::builder(url).with_request_timeout(ms(50)).connect_lazy().unwrap();
+    let client = LockClient::builder(hasty).build().unwrap();
+    let lock = async |mutex: lock_core::Mutex| mutex.with_wait(ms(100)).lock().await.unwrap_err();
+    let mut errors = vec![
+        ("URL", RedisStore::connect("http://127.0.0.1").await.unwrap_err()),
+        ("URL", RedisStore::connect("redis://127.0.0.1:none").await.unwrap_err()),
+        ("password", RedisStore::connect(server.url().replace("correct", "no")).await.unwrap_err()),
+        ("option", lock(client.mutex("k").with_ttl(ms(1))).await),
+        ("key", lock(client.mutex("")).await),
+    ];
+    let () = server.cli("RPUSH lock:list item");
+    errors.push(("type", lock(client.mutex("list")).await));
+    let guard = client.mutex("held").lock().await.unwrap();
+    errors.push(("busy", lock(client.mutex("held")).await));
+    guard.release().await.unwrap();
+    for (what, action) in [
+        ("silence", Action::LoseReply),
+        ("refusal", Action::Refuse("LOADING Redis is loading the dataset in memory")),
+        ("refusal", Action::Refuse("OOM command not allowed")),
+        (
+            "refusal",
+            Action::Refuse("NOPERM this user has no permissions to run the 'evalsha' command"),
+        ),
+    ] {
+        let rule = proxy.rule(Op::Acquire, action).always();
+        errors.push((what, lock(client.mutex("k")).await));
+        assert!(rule.hits() > 0, "{what}: no claim met the fault");
+        proxy.reset();
+    }
+    let url = server.url();
+    server.kill();
+    errors.push(("refused connection", RedisStore::connect(url).await.unwrap_err()));
+
+    for (what, error) in errors {
+        let messages = chain(&error);
+        for (at, message) in messages.iter().enumerate() {
+            let repeated = messages[..at].iter().find(|above| above.contains(message.as_str()));
+            assert_eq!(repeated, None, "{what}: {}", messages.join(": "));
+        }
+    }
 }
 
 /// No client installed. (No test of this binary installs one.)

@@ -152,6 +152,27 @@ async fn a_task_that_claims_the_lock_it_holds_gets_an_error_at_once() {
     assert_eq!(kind.unwrap(), ErrorKind::WouldDeadlock);
 }
 
+/// O5: a task that keeps a guard waits for itself by a second one. The library cannot know, since a
+/// guard may be in any task's hands; the error says that the holder may be this very task.
+#[tokio::test]
+async fn a_second_guard_of_a_task_waits_and_the_error_says_that_the_holder_may_be_itself() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let mutex = client.mutex("k").with_wait(ms(300));
+    let guard = mutex.lock().await.unwrap();
+    let start = Instant::now();
+    let error = mutex.lock().await.unwrap_err();
+    assert!(error.is_busy() && start.elapsed() >= ms(300), "{error:?} at {:?}", start.elapsed());
+    assert!(error.to_string().contains("this very task"), "{error}");
+    guard.release().await.unwrap();
+
+    // The holder is another client, in this process or another one.
+    let () = server.cli("SET lock:k foreign NX PX 60000");
+    let error = mutex.lock().await.unwrap_err();
+    assert!(error.is_busy() && error.to_string().contains("another process"), "{error}");
+    assert!(!error.to_string().contains("this very task"), "{error}");
+}
+
 /// A holder that never releases: the waiter gets the lock at its expiry, not at the next poll after
 /// it.
 #[tokio::test]

@@ -38,7 +38,7 @@ impl Entered {
         request.client.ensure_running()?;
         lease.0.observe().map_err(Error::lost)?;
         // The lease may have ended while siblings had their turns.
-        let busy = || lease.0.observe().map_or_else(Error::lost, Error::busy);
+        let busy = || lease.0.observe().map_or_else(Error::lost, Error::busy_here);
         let turn = match request.until(Instant::now()) {
             _ if !request.options.waits() => outer.child().try_lock_owned().map_err(|_| busy())?,
             None => outer.child().lock_owned().await,

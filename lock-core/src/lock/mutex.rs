@@ -84,7 +84,8 @@ impl Mutex {
     /// claim is repeated while there is time.
     ///
     /// It is not re-entrant: a task that keeps a guard of the key and locks it again waits for
-    /// itself until `wait` is over. [`run`](Self::run) within `run`, the macro and the layer enters
+    /// itself until `wait` is over, and then gets [`Busy`](crate::ErrorKind::Busy), since a guard
+    /// may be in any task's hands. [`run`](Self::run) within `run`, the macro and the layer enters
     /// the lock that the task holds.
     ///
     /// # Cancel safety

@@ -384,7 +384,7 @@ impl From<Status> for Error {
     fn from(status: Status) -> Self {
         match status {
             Status::Waiting(event) => event.into(),
-            Status::Held(until) => Self::busy(until.remaining()),
+            Status::Held(until) => Self::busy_here(until.remaining()),
             Status::Claiming | Status::Releasing => Self::plain(
                 ErrorKind::Unknown,
                 "the store did not reply in time to the claim or release that another task of this \

@@ -37,8 +37,8 @@ impl Fault {
 
     /// No reply from `server` in time.
     pub(super) fn silent(server: &str) -> Self {
-        let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-        Self::Silent(Error::unknown(format!("{server} did not answer in time"), late))
+        let what = format!("{server} did not answer in time");
+        Self::Silent(Error::plain(crate::ErrorKind::Unknown, what))
     }
 
     /// Whether the server does not know the script.
@@ -75,9 +75,7 @@ impl Fault {
                 matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
             }
             Self::NotSent(error) => {
-                let source =
-                    std::error::Error::source(error).and_then(|error| error.downcast_ref());
-                source.is_some_and(is_about_password)
+                error.cause().and_then(|error| error.downcast_ref()).is_some_and(is_about_password)
             }
             Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
