@@ -42,7 +42,7 @@ async fn connect(config: &Config, options: LockOptions) -> Arc<dyn Peer> {
 impl Peer for LockCore {
     fn section<'a>(&'a self, key: &'a str, body: Body<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let guard = self.client.mutex(key).lock().await.unwrap();
+            let guard = self.client.mutex(key.to_owned()).lock().await.unwrap();
             body.await;
             guard.release().await.unwrap();
         })

@@ -53,7 +53,7 @@ impl Template {
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if a value was refused or the name breaks a
     /// rule.
     pub fn done(self) -> Result<Key, Error> {
-        Key::from_template(self.name?, self.template)
+        Key::labelled(self.name?, self.template)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is seen from outside: spans and events that name templates, and no secret anywhere.
 
 use lock_core::{ErrorKind, Key, LockClient, key, store::RedisStore};
-use lock_testkit::{Experiment, LogCapture, RedisServer, ms};
+use lock_testkit::{Experiment, LogCapture, RedisServer, client, ms};
 
 const PASSWORD: &str = "canary-of-a-password";
 const USER: &str = "canary-of-a-user";
@@ -53,4 +53,45 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
     experiment.ran(1);
     experiment.saw("lines of log", text.lines().count());
     experiment.finish();
+}
+
+/// O1: a key that is a literal or a `String` was `key="-"` in logs, spans, `Debug` and panics.
+#[tokio::test]
+async fn a_literal_is_its_own_label_and_a_key_of_run_time_text_gets_the_one_it_is_given() {
+    let server = RedisServer::start();
+    let log = LogCapture::start();
+    let client = client(&server.url()).await;
+    let given = || Key::new(format!("import-{USER}")).unwrap().with_label("import-<user>");
+    let mutexes = [
+        ("nightly-report", client.mutex("nightly-report")),
+        ("import-<user>", client.mutex(given())),
+        ("-", client.mutex(format!("other-{USER}"))),
+    ];
+    let mut seen = String::new();
+    for (label, mutex) in mutexes {
+        let from = log.text().len();
+        mutex.run(async |_| ()).await.unwrap();
+        let guard = mutex.lock().await.unwrap();
+        let debug = format!("{mutex:?} {guard:?} {:?}", guard.key());
+        assert_eq!(debug.matches(&format!("Key(\"{label}\")")).count(), 3, "{debug}");
+        guard.release().await.unwrap();
+
+        let text = log.text().split_off(from);
+        let said = ["lock acquired", "body ended", "lock released"];
+        for (line, said) in said.map(|said| (text.lines().find(|line| line.contains(said)), said)) {
+            let line = line.unwrap_or_else(|| panic!("no `{said}` in {text}"));
+            assert!(line.contains(&format!("key=\"{label}\"")), "{label}: {line}");
+        }
+        seen += &debug;
+    }
+    for (label, key) in
+        [("nightly-report", Key::new("nightly-report").unwrap()), ("import-<user>", given())]
+    {
+        let panic = std::panic::catch_unwind(|| lock_core::assert_locked(key)).unwrap_err();
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(message.contains(label), "{message}");
+        seen += message;
+    }
+    let all = log.text() + &seen;
+    assert!(!all.contains(USER), "a value is shown: {all}");
 }

@@ -31,11 +31,11 @@ async fn a_release_between_any_steps_of_a_waiter_wakes_it() {
         let key = format!("k{number}");
         // Clients that have not waited yet, so each of them subscribes.
         let (holder, waiter) = (client(&server.url()).await, client(&proxy.url()).await);
-        let guard = holder.mutex(&*key).with_ttl(ms(60_000)).lock().await.unwrap();
+        let guard = holder.mutex(&key).with_ttl(ms(60_000)).lock().await.unwrap();
         server.reset_calls();
         let gate = Gate::new();
         let rule = proxy.rule(op, action(gate.clone())).after(after).once();
-        let waiting = tokio::spawn(waiter.mutex(&*key).with_wait(ms(20_000)).lock());
+        let waiting = tokio::spawn(waiter.mutex(&key).with_wait(ms(20_000)).lock());
         eventually("the waiter is there", ms(5_000), || rule.hits() == 1).await;
         if matches!(action(gate.clone()), Action::HoldReply(_)) && op == Op::Acquire {
             let asked = || server.script_calls() > after as u64;

@@ -53,7 +53,7 @@ type Waiter = JoinHandle<Result<MutexGuard, lock_core::Error>>;
 async fn queue_up(
     server: &RedisServer,
     client: &LockClient,
-    keys: &[&str],
+    keys: &[&'static str],
 ) -> (Vec<Waiter>, String) {
     let mut waiters = Vec::new();
     for key in keys {

@@ -185,8 +185,15 @@ async fn client_may_be_any_expression() {
 #[tokio::test]
 async fn key_may_be_any_expression() {
     #[distributed_lock(key = name, lease = lease)]
-    async fn borrowed(name: &str) -> Result<String, Error> {
+    async fn owned(name: String) -> Result<String, Error> {
         Ok(lease.key().as_str().to_owned())
+    }
+
+    const NIGHTLY: &str = "nightly";
+
+    #[distributed_lock(key = NIGHTLY, lease = lease)]
+    async fn constant() -> Result<String, Error> {
+        Ok(lease.key().label().to_owned())
     }
 
     #[distributed_lock(key = make(id), lease = lease)]
@@ -206,10 +213,11 @@ async fn key_may_be_any_expression() {
     let (_, client) = store_and_client();
     client
         .scope(async {
-            assert_eq!(borrowed("a:b").await.unwrap(), "a:b");
+            assert_eq!(owned("a:b".to_owned()).await.unwrap(), "a:b");
+            assert_eq!(constant().await.unwrap(), "nightly");
             assert_eq!(made(7).await.unwrap(), "made:7");
             assert_eq!(fixed(7).await.unwrap(), "fixed7");
-            assert_eq!(borrowed("").await.unwrap_err().kind(), ErrorKind::InvalidKey);
+            assert_eq!(owned(String::new()).await.unwrap_err().kind(), ErrorKind::InvalidKey);
         })
         .await;
 }

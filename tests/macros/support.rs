@@ -21,7 +21,7 @@ pub(crate) fn store_and_client() -> (MemoryStore, LockClient) {
 /// A client, and a guard of `key` that another client holds.
 pub(crate) async fn held_by_another(key: &str) -> (LockClient, MutexGuard) {
     let store = MemoryStore::new();
-    let guard = client(&store).mutex(key).lock().await.unwrap();
+    let guard = client(&store).mutex(key.to_owned()).lock().await.unwrap();
     (client(&store), guard)
 }
 

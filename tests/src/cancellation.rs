@@ -377,25 +377,25 @@ async fn work() {
     yield_now().await;
 }
 
-#[distributed_lock(key = key, client = client)]
+#[distributed_lock(key = key.to_owned(), client = client)]
 async fn locked(client: &LockClient, key: &str) -> Result<(), Error> {
     work().await;
     Ok(())
 }
 
-#[distributed_lock(key = key)]
+#[distributed_lock(key = key.to_owned())]
 async fn scoped(key: &str) -> Result<(), Error> {
     work().await;
     Ok(())
 }
 
-#[distributed_lock(key = key, client = client, wait = none, on_busy = |_| Ok(()))]
+#[distributed_lock(key = key.to_owned(), client = client, wait = none, on_busy = |_| Ok(()))]
 async fn impatient(client: &LockClient, key: &str) -> Result<(), Error> {
     work().await;
     Ok(())
 }
 
-#[distributed_lock(key = key, client = client, wait = forever, on_lost = finish)]
+#[distributed_lock(key = key.to_owned(), client = client, wait = forever, on_lost = finish)]
 async fn patient(client: &LockClient, key: &str) -> Result<(), Error> {
     work().await;
     Ok(())
@@ -406,7 +406,7 @@ struct Desk {
 }
 
 impl Desk {
-    #[distributed_lock(key = key, client = self.client, wait = "5s")]
+    #[distributed_lock(key = key.to_owned(), client = self.client, wait = "5s")]
     async fn locked(&self, key: &str) -> Result<(), Error> {
         work().await;
         Ok(())
@@ -437,7 +437,7 @@ struct SlowKey(String);
 impl ExtractKey for SlowKey {
     async fn extract(&self, _: &mut Parts) -> Result<Option<Key>, KeyRejection> {
         yield_now().await;
-        Ok(Some(Key::new(&*self.0)?))
+        Ok(Some(Key::new(&self.0)?))
     }
 }
 

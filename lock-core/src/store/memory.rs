@@ -404,7 +404,7 @@ mod tests {
     use crate::Key;
 
     fn claim(key: &str, ttl: Duration) -> Claim {
-        let name = Name::new("test", &Key::new(key).unwrap()).unwrap();
+        let name = Name::new("test", &Key::new(key.to_owned()).unwrap()).unwrap();
         Claim::new(name, Token::fresh().unwrap(), ttl)
     }
 

@@ -433,7 +433,7 @@ pub async fn one_holder_at_a_time_and_no_update_is_lost(store: AnyStore) {
     let value = Mutex::new(0);
     let last = Mutex::new(None);
     let tasks = (0..20).map(|task| {
-        let (mutex, value, last) = (clients[task % 2].mutex(key.as_str()), &value, &last);
+        let (mutex, value, last) = (clients[task % 2].mutex(&key), &value, &last);
         async move {
             let mutex = mutex.with_wait(PATIENCE * 6);
             mutex

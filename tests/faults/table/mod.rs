@@ -276,7 +276,8 @@ impl Bench {
     async fn works(&self, client: &LockClient, key: &str) {
         let begun = Instant::now();
         let once = async || {
-            let guard = client.mutex(key).try_lock().await.map_err(|error| error.to_string())?;
+            let guard =
+                client.mutex(key.to_owned()).try_lock().await.map_err(|error| error.to_string())?;
             let guard = guard.ok_or("it is taken")?;
             guard.extend(ms(65_000)).await.map_err(|error| error.to_string())?;
             match guard.release().await {

@@ -146,7 +146,7 @@ impl Workload {
                 break;
             }
             let (asked, polls, key) = (now(), Polls::default(), key(number));
-            let mutex = client.mutex(&*key).with_options(options);
+            let mutex = client.mutex(&key).with_options(options);
             let long = renewed.filter(|_| number % 2 == 0);
             let outcome = if self.bound {
                 let body = async |lease: Lease| self.turn(&key, asked, &lease, &polls, long).await;

@@ -14,7 +14,7 @@ use crate::report::say;
 const STEP: Duration = Duration::from_millis(5);
 
 pub(crate) async fn run(client: &LockClient, args: &Args) {
-    let mutex = client.mutex(args.text("key")).with_wait(Duration::from_secs(60));
+    let mutex = client.mutex(args.text("key").to_owned()).with_wait(Duration::from_secs(60));
     let guard = mutex.lock().await.unwrap();
     say(&format!("held fence={}", guard.fencing_token()));
     let (steps, polls) = (AtomicU64::new(0), Polls::default());

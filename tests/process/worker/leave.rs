@@ -11,7 +11,7 @@ use crate::report::say;
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
 pub(crate) async fn run(client: &LockClient, args: &Args) {
-    let mutex = client.mutex(args.text("key"));
+    let mutex = client.mutex(args.text("key").to_owned());
     match args.text("way") {
         "panic" => {
             let body = tokio::spawn(async move {

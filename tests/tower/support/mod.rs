@@ -26,7 +26,7 @@ pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
 
 /// Waits until `key` can be taken, well before any lease in these tests would run out by itself.
 pub(crate) async fn is_released(client: &LockClient, key: &str) {
-    let guard = client.mutex(key).with_wait(Duration::from_secs(5)).lock().await;
+    let guard = client.mutex(key.to_owned()).with_wait(Duration::from_secs(5)).lock().await;
     guard.expect("the key should be free").release().await.unwrap();
 }
 
