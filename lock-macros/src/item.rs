@@ -6,6 +6,7 @@
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 use syn::parse::{Parse, ParseStream, Parser as _};
+use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Block, Expr, GenericArgument, Path, PathArguments, PathSegment};
 use syn::{ReturnType, Signature, Token, Type, TypeParamBound, Visibility, braced, token};
 
@@ -123,8 +124,16 @@ fn boxed_output(ty: &Type) -> Option<&Type> {
 
 /// `Future<…>` among `bounds`.
 fn future<'a>(bounds: impl IntoIterator<Item = &'a TypeParamBound>) -> Option<&'a PathSegment> {
+    bound(bounds, &["Future"])
+}
+
+/// The bound that has one of these names.
+fn bound<'a>(
+    bounds: impl IntoIterator<Item = &'a TypeParamBound>,
+    names: &[&str],
+) -> Option<&'a PathSegment> {
     bounds.into_iter().find_map(|bound| match bound {
-        TypeParamBound::Trait(bound) => last(&bound.path, "Future"),
+        TypeParamBound::Trait(bound) => names.iter().find_map(|name| last(&bound.path, name)),
         _ => None,
     })
 }
@@ -155,6 +164,69 @@ pub(crate) fn is_future(ty: &Type) -> bool {
                 || ["Pin", "Box"].iter().any(|name| argument(ty, name).is_some_and(is_future))
         }
         _ => false,
+    }
+}
+
+/// Work that a function leaves to the caller of its result.
+#[derive(Clone, Copy)]
+pub(crate) enum Deferred {
+    Future,
+    Stream,
+}
+
+/// The first part of `ty` that is spelled like a future or a stream.
+///
+/// What a closure or a function pointer in `ty` returns does not count: it may be called under a
+/// lock of its own.
+pub(crate) fn deferred(ty: &Type) -> Option<(Deferred, Type)> {
+    struct Find(Option<(Deferred, Type)>);
+
+    impl VisitMut for Find {
+        fn visit_type_mut(&mut self, ty: &mut Type) {
+            if self.0.is_none() {
+                match spelled_like(ty) {
+                    Some(kind) => self.0 = Some((kind, ty.clone())),
+                    None => visit_mut::visit_type_mut(self, ty),
+                }
+            }
+        }
+
+        fn visit_parenthesized_generic_arguments_mut(
+            &mut self,
+            _: &mut syn::ParenthesizedGenericArguments,
+        ) {
+        }
+
+        fn visit_type_fn_ptr_mut(&mut self, _: &mut syn::TypeFnPtr) {}
+    }
+
+    let mut find = Find(None);
+    find.visit_type_mut(&mut ty.clone());
+    find.0
+}
+
+fn spelled_like(ty: &Type) -> Option<Deferred> {
+    const FUTURES: [&str; 4] = ["Future", "FusedFuture", "IntoFuture", "TryFuture"];
+    const STREAMS: [&str; 4] = ["Stream", "AsyncIterator", "FusedStream", "TryStream"];
+    const ALIASES: [(&str, Deferred); 4] = [
+        ("BoxFuture", Deferred::Future),
+        ("LocalBoxFuture", Deferred::Future),
+        ("BoxStream", Deferred::Stream),
+        ("LocalBoxStream", Deferred::Stream),
+    ];
+    let bounds = match ty {
+        Type::ImplTrait(ty) => &ty.bounds,
+        Type::TraitObject(ty) => &ty.bounds,
+        Type::Path(path) => {
+            let alias = ALIASES.into_iter().find(|(name, _)| last(&path.path, name).is_some());
+            return alias.map(|(_, kind)| kind);
+        }
+        _ => return None,
+    };
+    if bound(bounds, &FUTURES).is_some() {
+        Some(Deferred::Future)
+    } else {
+        bound(bounds, &STREAMS).map(|_| Deferred::Stream)
     }
 }
 

@@ -80,6 +80,22 @@ pub(crate) fn returns_a_future(ty: &Type) -> Error {
     )
 }
 
+pub(crate) fn returns_a_future_inside(ty: &Type) -> Error {
+    at(
+        ty,
+        "the lock is given back before this future runs: await it in the function, and return \
+         its output",
+    )
+}
+
+pub(crate) fn returns_a_stream(ty: &Type) -> Error {
+    at(
+        ty,
+        "the lock is given back before this stream is read: read it in the function, or make a \
+         stream that takes the lock itself, by `Mutex::lock`, and owns the guard",
+    )
+}
+
 pub(crate) fn returns_impl_trait(ty: &Type) -> Error {
     at(
         ty,

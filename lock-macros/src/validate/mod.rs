@@ -11,7 +11,7 @@ use syn::{Result, ReturnType, Type, parse_quote_spanned};
 pub(crate) use self::key::key_template;
 use self::values::Values;
 use crate::args::Args;
-use crate::item::{Boxed, Function, is_distributed_lock, is_future, ungrouped};
+use crate::item::{Boxed, Deferred, Function, deferred, is_distributed_lock, is_future, ungrouped};
 use crate::messages::{self, Mistakes};
 use crate::model::Lock;
 use crate::params;
@@ -82,15 +82,29 @@ fn body(function: &Function) -> Result<(Option<Boxed>, Type)> {
             // There is no type to report errors at, so they are reported at the name.
             ReturnType::Default => parse_quote_spanned!(sig.ident.span()=> ()),
         };
-        return Ok((None, output));
+        return done_in_the_body(&output).map(|()| (None, output));
     }
     if let Some((boxed, output)) = function.boxed() {
-        return Ok((Some(boxed), output));
+        return done_in_the_body(&output).map(|()| (Some(boxed), output));
     }
     Err(match &sig.output {
         ReturnType::Type(_, ty) if is_future(ty) => messages::returns_a_future(ty),
-        _ => messages::not_async(sig.fn_token),
+        ReturnType::Type(_, ty) => match done_in_the_body(ty) {
+            Err(error) => error,
+            Ok(()) => messages::not_async(sig.fn_token),
+        },
+        ReturnType::Default => messages::not_async(sig.fn_token),
     })
+}
+
+/// Rejects futures and streams anywhere in what the body returns: the caller would run them when
+/// the lock is free again.
+fn done_in_the_body(output: &Type) -> Result<()> {
+    match deferred(output) {
+        None => Ok(()),
+        Some((Deferred::Future, ty)) => Err(messages::returns_a_future_inside(&ty)),
+        Some((Deferred::Stream, ty)) => Err(messages::returns_a_stream(&ty)),
+    }
 }
 
 /// Rejects return types that cannot hold an error, if the compiler would report them at the
