@@ -87,6 +87,13 @@ impl LockOptions {
         self
     }
 
+    /// Waits for another holder as `wait` says: for a value that is known at run time.
+    #[must_use]
+    pub const fn waiting(mut self, wait: Wait) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
     /// Renews the lease while it is held.
     #[must_use]
     pub const fn with_renewal(mut self) -> Self {

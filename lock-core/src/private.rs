@@ -5,13 +5,14 @@ pub use ::core;
 pub use ::std;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::client::LockClient;
 use crate::error::Error;
 use crate::key::{IntoKey, Key, KeyPart, KeyWriter};
 use crate::lock::AcquireRequest;
 pub use crate::lock::Entered;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Wait};
 
 /// Builds a key from a template's pieces.
 #[derive(Debug)]
@@ -109,6 +110,79 @@ pub fn key(key: impl IntoKey) -> Result<Key, Error> {
 #[must_use]
 pub const fn options() -> LockOptions {
     LockOptions::new()
+}
+
+/// What `wait = expr` accepts.
+#[diagnostic::on_unimplemented(
+    message = "`wait = ..` takes a duration or a `Wait`, but this is `{Self}`",
+    label = "not a wait",
+    note = "write `wait = \"2s\"`, `wait = none`, `wait = forever`, or an expression of the type `Duration` or `Wait`"
+)]
+pub trait IntoWait {
+    /// How long to wait.
+    fn into_wait(self) -> Wait;
+}
+
+impl IntoWait for Duration {
+    fn into_wait(self) -> Wait {
+        Wait::UpTo(self)
+    }
+}
+
+impl IntoWait for Wait {
+    fn into_wait(self) -> Wait {
+        self
+    }
+}
+
+/// What `max_hold = expr` and `min_hold = expr` accept.
+#[diagnostic::on_unimplemented(
+    message = "`max_hold = ..` and `min_hold = ..` take a duration, but this is `{Self}`",
+    label = "not a duration",
+    note = "write `\"1m\"`, `none`, or an expression of the type `Duration` or `Option<Duration>`"
+)]
+pub trait IntoHold {
+    /// The bound, if there is one.
+    fn into_hold(self) -> Option<Duration>;
+}
+
+impl IntoHold for Duration {
+    fn into_hold(self) -> Option<Duration> {
+        Some(self)
+    }
+}
+
+impl IntoHold for Option<Duration> {
+    fn into_hold(self) -> Option<Duration> {
+        self
+    }
+}
+
+/// The option of `wait = expr`.
+pub fn wait(wait: impl IntoWait) -> LockOptions {
+    options().waiting(wait.into_wait())
+}
+
+/// The option of `max_hold = expr`.
+pub fn max_hold(hold: impl IntoHold) -> LockOptions {
+    hold.into_hold().map_or(options().without_max_hold(), |hold| options().with_max_hold(hold))
+}
+
+/// The option of `min_hold = expr`.
+pub fn min_hold(hold: impl IntoHold) -> LockOptions {
+    hold.into_hold().map_or(options().without_min_hold(), |hold| options().with_min_hold(hold))
+}
+
+/// The option of `renew = expr`.
+#[must_use]
+pub fn renewal(renew: bool) -> LockOptions {
+    if renew { options().with_renewal() } else { options().without_renewal() }
+}
+
+/// The option of `fencing = expr`.
+#[must_use]
+pub fn fencing(fencing: bool) -> LockOptions {
+    if fencing { options().with_fencing() } else { options().without_fencing() }
 }
 
 /// Takes the lock, or enters the one that the task holds.

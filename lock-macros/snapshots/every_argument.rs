@@ -25,12 +25,14 @@ impl Service {
                 .with_ttl(
                     facade::locks::private::core::time::Duration::from_millis(90000u64),
                 )
-                .with_wait(patience)
+                .or(facade::locks::private::wait(patience))
                 .with_max_hold(
                     facade::locks::private::core::time::Duration::from_millis(3600000u64),
                 )
                 .without_min_hold()
-                .without_renewal();
+                .without_renewal()
+                .or(facade::locks::private::fencing(self.fencing))
+                .or(self.options);
             let __lock_answer = facade::locks::private::acquire(
                     __lock_client,
                     __lock_key,

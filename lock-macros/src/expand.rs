@@ -36,6 +36,8 @@
 //!   coercions (`Ok(Box::new(x))` to `Result<Box<dyn Trait>>`) fail.
 //! * Errors leave the function in one place, so that a closure in `on_error` is expanded only once.
 
+use std::time::Duration;
+
 use proc_macro2::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::parse::Parser as _;
@@ -43,7 +45,7 @@ use syn::spanned::Spanned as _;
 use syn::{Attribute, Expr, Path};
 
 use crate::item::Boxed;
-use crate::model::{Key, KeyTemplate, Length, Lock, OnLost, Setting, Wait};
+use crate::model::{Hold, Key, KeyTemplate, Length, Lock, OnLost, Setting, Switch, Wait};
 use crate::params;
 use crate::template::Part;
 
@@ -95,7 +97,11 @@ fn locked(lock: &Lock, taken: &TokenStream, body: &TokenStream) -> TokenStream {
     };
     let key = match &lock.key {
         Key::Template(key) => key_template(key, &private),
-        Key::Given(value) => quote_spanned!(at(value)=> #private::key(#value)),
+        Key::Given(value) => {
+            // The compiler underlines the whole call if borrowed text does not live long enough.
+            let private = located_at(private.clone(), at(value));
+            quote_spanned!(at(value)=> #private::key(#value))
+        }
     };
     let options = options(lock, &private);
     let output = &lock.output;
@@ -179,28 +185,40 @@ fn mentions_self(tokens: TokenStream) -> bool {
 }
 
 fn options(lock: &Lock, private: &TokenStream) -> TokenStream {
-    let length = |length: &Length| match length {
-        Length::Known(known) => {
-            // The parser's result fits in a `u64`.
-            let millis =
-                Literal::u64_suffixed(u64::try_from(known.as_millis()).unwrap_or(u64::MAX));
-            quote_spanned!(generated()=> #private::core::time::Duration::from_millis(#millis))
-        }
-        Length::Computed(value) => value.to_token_stream(),
+    let none = TokenStream::new();
+    let known = |length: &Duration| {
+        // The parser's result fits in a `u64`.
+        let millis = Literal::u64_suffixed(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
+        quote_spanned!(generated()=> #private::core::time::Duration::from_millis(#millis))
+    };
+    // Functions that take all values that the option has.
+    let computed = |function: &str, value: &Expr| {
+        let function = Ident::new(function, at(value));
+        quote_spanned!(at(value)=> .or(#private::#function(#value)))
     };
     let setters = lock.settings.iter().map(|setting| match setting {
-        Setting::Ttl(ttl) => call("with_ttl", &length(ttl)),
-        Setting::Wait(Wait::No) => call("without_wait", &TokenStream::new()),
-        Setting::Wait(Wait::Forever) => call("wait_forever", &TokenStream::new()),
-        Setting::Wait(Wait::UpTo(wait)) => call("with_wait", &length(wait)),
-        Setting::MaxHold(None) => call("without_max_hold", &TokenStream::new()),
-        Setting::MaxHold(Some(hold)) => call("with_max_hold", &length(hold)),
-        Setting::MinHold(None) => call("without_min_hold", &TokenStream::new()),
-        Setting::MinHold(Some(hold)) => call("with_min_hold", &length(hold)),
-        Setting::Renew(true) => call("with_renewal", &TokenStream::new()),
-        Setting::Renew(false) => call("without_renewal", &TokenStream::new()),
+        Setting::Ttl(Length::Known(ttl)) => call("with_ttl", &known(ttl)),
+        Setting::Ttl(Length::Computed(ttl)) => call("with_ttl", &ttl.to_token_stream()),
+        Setting::Wait(Wait::No) => call("without_wait", &none),
+        Setting::Wait(Wait::Forever) => call("wait_forever", &none),
+        Setting::Wait(Wait::UpTo(wait)) => call("with_wait", &known(wait)),
+        Setting::Wait(Wait::Computed(wait)) => computed("wait", wait),
+        Setting::MaxHold(Hold::No) => call("without_max_hold", &none),
+        Setting::MaxHold(Hold::Known(hold)) => call("with_max_hold", &known(hold)),
+        Setting::MaxHold(Hold::Computed(hold)) => computed("max_hold", hold),
+        Setting::MinHold(Hold::No) => call("without_min_hold", &none),
+        Setting::MinHold(Hold::Known(hold)) => call("with_min_hold", &known(hold)),
+        Setting::MinHold(Hold::Computed(hold)) => computed("min_hold", hold),
+        Setting::Renew(Switch::Known(true)) => call("with_renewal", &none),
+        Setting::Renew(Switch::Known(false)) => call("without_renewal", &none),
+        Setting::Renew(Switch::Computed(renew)) => computed("renewal", renew),
+        Setting::Fencing(Switch::Known(true)) => call("with_fencing", &none),
+        Setting::Fencing(Switch::Known(false)) => call("without_fencing", &none),
+        Setting::Fencing(Switch::Computed(fencing)) => computed("fencing", fencing),
     });
-    quote_spanned!(generated()=> #private::options() #(#setters)*)
+    // Last, because the earlier ones count.
+    let rest = lock.options.iter().map(|options| call("or", &options.to_token_stream()));
+    quote_spanned!(generated()=> #private::options() #(#setters)* #(#rest)*)
 }
 
 fn call(method: &str, argument: &TokenStream) -> TokenStream {
@@ -305,6 +323,15 @@ fn at_template(tokens: TokenStream, key: &KeyTemplate) -> TokenStream {
 pub(crate) fn private(root: &Path) -> TokenStream {
     let private = Ident::new("private", generated());
     quote_spanned!(root.span()=> #root::#private)
+}
+
+/// Moves `tokens`, a path, to `place`; names are resolved as before.
+fn located_at(tokens: TokenStream, place: Span) -> TokenStream {
+    let moved = tokens.into_iter().map(|mut token| {
+        token.set_span(token.span().located_at(place));
+        token
+    });
+    moved.collect()
 }
 
 fn braced(brace: &syn::token::Brace, content: TokenStream) -> TokenStream {

@@ -140,6 +140,17 @@ pub(crate) fn no_key(span: Span) -> Error {
     Error::new(span, "a lock needs a key: `key = \"order:<user_id>\"`")
 }
 
+pub(crate) fn key_is_borrowed(value: &Expr, name: &Ident) -> Error {
+    at(
+        value,
+        format!(
+            "borrowed text is the label of its key in logs, so only text of the program can be \
+             one: put the value in a template, `key = \"..:<{name}>\"`, or copy it, \
+             `key = {name}.to_owned()`"
+        ),
+    )
+}
+
 pub(crate) fn key_is_not_text(value: &Expr) -> Error {
     at(value, "a key is text: `key = \"order:<user_id>\"`")
 }
@@ -339,8 +350,19 @@ pub(crate) fn bad_duration(
     at(value, words)
 }
 
-pub(crate) fn renew_is_no_bool(value: &Expr) -> Error {
-    at(value, "`renew` takes `true` or `false`; the lease is renewed every third of its `ttl`")
+pub(crate) fn not_a_bool(value: &Expr, name: &str) -> Error {
+    let why = match name {
+        "renew" => "the lease is renewed every third of its `ttl`",
+        _ => "without a number a resource cannot refuse late holders",
+    };
+    at(value, format!("`{name}` takes `true`, `false` or a `bool` expression; {why}"))
+}
+
+pub(crate) fn options_are_a_literal(value: &Expr) -> Error {
+    at(
+        value,
+        "`options` takes an expression of the type `LockOptions`: `options = self.lock_options`",
+    )
 }
 
 pub(crate) fn lease_hides_an_argument(value: &Expr, name: &Ident) -> Error {

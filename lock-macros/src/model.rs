@@ -22,6 +22,8 @@ pub(crate) struct Lock {
     pub(crate) key: Key,
     /// In the order in which they were written, which is the order of evaluation.
     pub(crate) settings: Vec<Setting>,
+    /// The `LockOptions` below the settings.
+    pub(crate) options: Option<Expr>,
     /// The name of the lease in the body.
     pub(crate) lease: Option<Ident>,
     pub(crate) on_lost: OnLost,
@@ -44,19 +46,33 @@ pub(crate) struct KeyTemplate {
     pub(crate) names: Vec<Ident>,
 }
 
-/// One of the lock's options. `None` lifts a bound on how long the lock is held.
+/// One of the lock's options.
 pub(crate) enum Setting {
     Ttl(Length),
     Wait(Wait),
-    MaxHold(Option<Length>),
-    MinHold(Option<Length>),
-    Renew(bool),
+    MaxHold(Hold),
+    MinHold(Hold),
+    Renew(Switch),
+    Fencing(Switch),
 }
 
 pub(crate) enum Wait {
     No,
     Forever,
-    UpTo(Length),
+    UpTo(Duration),
+    Computed(Expr),
+}
+
+/// A bound on how long the lock is held; `No` lifts it.
+pub(crate) enum Hold {
+    No,
+    Known(Duration),
+    Computed(Expr),
+}
+
+pub(crate) enum Switch {
+    Known(bool),
+    Computed(Expr),
 }
 
 /// A length of time.

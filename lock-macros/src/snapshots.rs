@@ -48,6 +48,8 @@ fn every_argument() {
             max_hold = "1h",
             min_hold = none,
             renew = false,
+            fencing = self.fencing,
+            options = self.options,
             client = self.locks,
             lease = lease,
             on_busy = Self::busy,

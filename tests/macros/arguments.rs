@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, FencingToken, Key, LockClient, LockOptions, LostReason};
+use lock_core::{Error, ErrorKind, FencingToken, Key, LockClient, LockOptions, LostReason, Wait};
 use lock_core::{distributed_lock, key};
 use tokio::time::{Instant, sleep};
 
@@ -148,6 +148,97 @@ async fn renew_overrides_the_client() {
         .unwrap();
     assert!(client.scope(fixed()).await.unwrap_err().is_lost());
     client.scope(renewed()).await.unwrap();
+}
+
+/// O10: an expression could not give all values of an option, and there was no way to give options
+/// of a configuration.
+#[tokio::test(start_paused = true)]
+async fn every_option_takes_every_value_at_run_time() {
+    #[distributed_lock(key = "a", wait = wait)]
+    async fn waits(wait: Wait) -> Result<(), Error> {
+        Ok(())
+    }
+
+    #[distributed_lock(
+        key = "a",
+        ttl = "1s",
+        max_hold = max_hold,
+        min_hold = min_hold,
+        renew = renew,
+        fencing = fencing,
+        lease = lease,
+    )]
+    async fn holds(
+        max_hold: Option<Duration>,
+        min_hold: Option<Duration>,
+        renew: bool,
+        fencing: bool,
+    ) -> Result<u64, Error> {
+        sleep(10 * SECOND).await;
+        Ok(lease.fencing_token().get())
+    }
+
+    let (client, guard) = held_by_another("a").await;
+    client
+        .scope(async {
+            let start = Instant::now();
+            assert!(waits(Wait::None).await.unwrap_err().is_busy());
+            assert_eq!(start.elapsed(), Duration::ZERO);
+            assert!(waits(Wait::UpTo(2 * SECOND)).await.unwrap_err().is_busy());
+            assert!(start.elapsed() >= 2 * SECOND && start.elapsed() < 3 * SECOND);
+            let release = async {
+                sleep(3600 * SECOND).await;
+                guard.release().await.unwrap();
+            };
+            let (result, ()) = tokio::join!(waits(Wait::Forever), release);
+            result.unwrap();
+
+            assert!(holds(None, None, true, true).await.unwrap() > 0);
+            assert_eq!(holds(None, None, true, false).await.unwrap(), 0);
+            assert!(holds(None, None, false, true).await.unwrap_err().is_lost());
+            assert!(holds(Some(5 * SECOND), None, true, true).await.unwrap_err().is_lost());
+            let error = holds(Some(SECOND), Some(2 * SECOND), true, true).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOptions, "{error}");
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_are_below_the_other_arguments_and_above_the_client() {
+    #[distributed_lock(key = "a", options = options, wait = none, lease = lease)]
+    async fn configured(options: LockOptions) -> Result<Duration, Error> {
+        Ok(lease.remaining())
+    }
+
+    let (client, guard) = held_by_another("a").await;
+    let options = LockOptions::new().with_ttl(60 * SECOND).wait_forever();
+    client
+        .scope(async {
+            // It does not wait, although the options do.
+            assert!(configured(options).await.unwrap_err().is_busy());
+            guard.release().await.unwrap();
+            let remaining = configured(options).await.unwrap();
+            assert!(remaining > 55 * SECOND && remaining < 60 * SECOND, "{remaining:?}");
+            let remaining = configured(LockOptions::new()).await.unwrap();
+            assert!(remaining > 5 * SECOND && remaining < 10 * SECOND, "{remaining:?}");
+            let error = configured(options.with_ttl(Duration::ZERO)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+        })
+        .await;
+}
+
+/// The fault: `LockOptions` has a new option, and the attribute cannot set it.
+#[test]
+fn the_attribute_has_an_argument_for_each_option() {
+    let reference = include_str!("../../lock-macros/docs/distributed_lock.md");
+    let options = format!("{:?}", LockOptions::new());
+    let fields = options.trim_start_matches("LockOptions {").split(',');
+    let names: Vec<_> = fields.filter_map(|field| Some(field.split_once(':')?.0.trim())).collect();
+    assert!(names.len() >= 6 && names.contains(&"ttl"), "{names:?}");
+    for name in names {
+        let argument = if name == "renewal" { "renew" } else { name };
+        assert!(reference.contains(&format!("| `{argument} = ")), "no argument sets `{name}`");
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! The key: the text of a template, and the names that its holes use.
 
 use proc_macro2::Ident;
-use syn::{Expr, Lit, LitStr, Result};
+use syn::{Expr, FnArg, Lit, LitStr, Pat, Result, Signature, Type};
 
-use crate::args::{Args, literal};
+use crate::args::{Args, literal, word};
+use crate::item::ungrouped;
 use crate::messages::{self, Mistakes};
 use crate::model::{Key, KeyTemplate};
 use crate::template::{Part, Template};
@@ -33,6 +34,28 @@ pub(super) fn key(args: &Args, value: Option<&Expr>, names: &[Ident]) -> Result<
         Some(_) => Err(messages::key_is_not_text(value)),
         None => Ok(Key::Given(value.clone())),
     }
+}
+
+/// Rejects a parameter `&str` as the whole key. Borrowed text is a key only if it is `'static`, and
+/// the compiler's error about that would not say what to write.
+pub(super) fn owned(value: &Expr, sig: &Signature) -> Result<()> {
+    let Some(name) = word(value) else { return Ok(()) };
+    let is_borrowed_text = |ty: &Type| match ungrouped(ty) {
+        Type::Reference(reference) => {
+            let lives = reference.lifetime.as_ref().is_some_and(|life| life.ident == "static");
+            let is_str = matches!(&*reference.elem, Type::Path(path) if path.path.is_ident("str"));
+            is_str && !lives
+        }
+        _ => false,
+    };
+    let found = sig.inputs.iter().any(|input| match input {
+        FnArg::Typed(param) => {
+            matches!(&*param.pat, Pat::Ident(pat) if pat.ident == *name)
+                && is_borrowed_text(&param.ty)
+        }
+        FnArg::Receiver(_) => false,
+    });
+    if found { Err(messages::key_is_borrowed(value, name)) } else { Ok(()) }
 }
 
 fn template(text: &LitStr) -> Result<Template> {

@@ -27,11 +27,15 @@ pub(crate) fn lock(args: &Args, function: &Function) -> Result<Lock> {
     }
     let body = mistakes.take(body(function));
     let key = mistakes.take(key::key(args, values.key(), &names));
+    if let Some(value) = values.key() {
+        mistakes.take(key::owned(value, &function.sig));
+    }
     let on_busy = mistakes.take(settings::handler("on_busy", values.get("on_busy")));
     let on_error = mistakes.take(settings::handler("on_error", values.get("on_error")));
     let lease = mistakes.take(settings::lease(values.get("lease"), &names));
     let on_lost = mistakes.take(settings::on_lost(values.get("on_lost")));
     let root = mistakes.take(settings::root(values.get("crate")));
+    let options = mistakes.take(settings::options(values.get("options")));
     let settings: Vec<_> = values
         .iter()
         .filter_map(|(name, value)| mistakes.take(settings::setting(name, value)).flatten())
@@ -44,7 +48,7 @@ pub(crate) fn lock(args: &Args, function: &Function) -> Result<Lock> {
     }
     mistakes.finish()?;
 
-    let parts = (body, key, on_busy, on_error, lease, on_lost, root);
+    let parts = (body, key, on_busy, on_error, lease, on_lost, root, options);
     let (
         Some((boxed, mut output)),
         Some(key),
@@ -53,6 +57,7 @@ pub(crate) fn lock(args: &Args, function: &Function) -> Result<Lock> {
         Some(lease),
         Some(on_lost),
         Some(root),
+        Some(options),
     ) = parts
     else {
         unreachable!("BUG: a part is missing without a mistake")
@@ -66,6 +71,7 @@ pub(crate) fn lock(args: &Args, function: &Function) -> Result<Lock> {
         client: values.get("client").cloned(),
         key,
         settings,
+        options,
         lease,
         on_lost,
         on_busy,

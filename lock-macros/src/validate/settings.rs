@@ -7,7 +7,7 @@ use proc_macro2::Ident;
 use syn::{Expr, Lit, Path, Result};
 
 use crate::args::{default_root, is_word, literal, quoted, ungrouped, word};
-use crate::model::{Length, OnLost, Setting, Wait};
+use crate::model::{Hold, Length, OnLost, Setting, Switch, Wait};
 use crate::{duration, messages};
 
 /// The bounds that `LockOptions` checks at run time. Literals are checked at compile time.
@@ -21,7 +21,8 @@ pub(super) fn setting(name: &Ident, value: &Expr) -> Result<Option<Setting>> {
         "wait" => Setting::Wait(wait(value)?),
         "max_hold" => Setting::MaxHold(hold("max_hold", value)?),
         "min_hold" => Setting::MinHold(hold("min_hold", value)?),
-        "renew" => Setting::Renew(renew(value)?),
+        "renew" => Setting::Renew(switch("renew", value)?),
+        "fencing" => Setting::Fencing(switch("fencing", value)?),
         _ => return Ok(None),
     }))
 }
@@ -46,18 +47,20 @@ fn wait(value: &Expr) -> Result<Wait> {
     match length("wait", value)? {
         Length::Known(Duration::ZERO) => Err(messages::no_wait(value)),
         Length::Known(wait) if wait > DAY => Err(messages::wait_too_long(value)),
-        length => Ok(Wait::UpTo(length)),
+        Length::Known(wait) => Ok(Wait::UpTo(wait)),
+        Length::Computed(wait) => Ok(Wait::Computed(wait)),
     }
 }
 
-fn hold(name: &str, value: &Expr) -> Result<Option<Length>> {
+fn hold(name: &str, value: &Expr) -> Result<Hold> {
     if is_word(value, "none") {
-        return Ok(None);
+        return Ok(Hold::No);
     }
     match length(name, value)? {
         Length::Known(Duration::ZERO) => Err(messages::no_hold(value, name)),
         Length::Known(hold) if hold > DAY => Err(messages::hold_too_long(value, name)),
-        length => Ok(Some(length)),
+        Length::Known(hold) => Ok(Hold::Known(hold)),
+        Length::Computed(hold) => Ok(Hold::Computed(hold)),
     }
 }
 
@@ -66,8 +69,8 @@ pub(super) fn holds_in_order(settings: &[Setting], min_hold: &Expr) -> Result<()
     let (mut min, mut max) = (None, None);
     for setting in settings {
         match setting {
-            Setting::MinHold(Some(Length::Known(hold))) => min = Some(*hold),
-            Setting::MaxHold(Some(Length::Known(hold))) => max = Some(*hold),
+            Setting::MinHold(Hold::Known(hold)) => min = Some(*hold),
+            Setting::MaxHold(Hold::Known(hold)) => max = Some(*hold),
             _ => {}
         }
     }
@@ -96,10 +99,18 @@ fn length(name: &str, value: &Expr) -> Result<Length> {
     }
 }
 
-fn renew(value: &Expr) -> Result<bool> {
+fn switch(name: &str, value: &Expr) -> Result<Switch> {
     match literal(value) {
-        Some(Lit::Bool(renew)) => Ok(renew.value),
-        _ => Err(messages::renew_is_no_bool(value)),
+        None => Ok(Switch::Computed(value.clone())),
+        Some(Lit::Bool(on)) => Ok(Switch::Known(on.value)),
+        Some(_) => Err(messages::not_a_bool(value, name)),
+    }
+}
+
+pub(super) fn options(value: Option<&Expr>) -> Result<Option<Expr>> {
+    match value {
+        Some(value) if literal(value).is_some() => Err(messages::options_are_a_literal(value)),
+        value => Ok(value.cloned()),
     }
 }
 

@@ -16,19 +16,21 @@ pub(super) struct Values<'a> {
 }
 
 /// All arguments, in the order in which the message lists them.
-const ARGUMENTS: [&str; 12] = [
-    "key", "ttl", "wait", "max_hold", "min_hold", "renew", "client", "lease", "on_busy",
-    "on_error", "on_lost", "crate",
+const ARGUMENTS: [&str; 14] = [
+    "key", "ttl", "wait", "max_hold", "min_hold", "renew", "fencing", "options", "client", "lease",
+    "on_busy", "on_error", "on_lost", "crate",
 ];
 
 /// The names that other libraries use for these arguments.
-const SYNONYMS: [(&str, &[&str]); 9] = [
+const SYNONYMS: [(&str, &[&str]); 11] = [
     ("key", &["name", "prefix", "id", "resource", "lock"]),
     ("ttl", &["expire", "expires", "expiry", "expiration", "lease_time", "duration", "ex", "px"]),
     ("wait", &["timeout", "wait_time", "wait_timeout", "acquire_timeout", "blocking", "retry"]),
     ("max_hold", &["lock_at_most_for", "at_most", "max"]),
     ("min_hold", &["lock_at_least_for", "at_least", "min"]),
     ("renew", &["renewal", "auto_renew", "watchdog", "extend", "auto_extend"]),
+    ("fencing", &["fence", "fenced", "fencing_token"]),
+    ("options", &["config", "defaults", "opts", "settings"]),
     ("client", &["store", "backend", "pool", "redis", "connection"]),
     ("lease", &["guard", "bind"]),
     ("on_busy", &["busy", "on_locked", "on_conflict", "on_timeout", "fallback"]),

@@ -14,6 +14,8 @@ impl Service {
         max_hold = "1h",
         min_hold = Duration::from_millis(self.linger()),
         renew = true,
+        fencing = true,
+        options = lock_core::LockOptions::new().with_ttl(TTL),
         client = self.0,
         lease = lease,
         on_busy = Self::busy,
