@@ -24,6 +24,26 @@ use crate::lease::Released;
 /// it. In a program that is about to exit, call
 /// [`LockClient::drain`](crate::LockClient::drain) after dropping.
 ///
+/// # Note: `let _ =` releases at once
+///
+/// `let _ = mutex.lock().await?;` drops the guard in the same statement, and the code below it runs
+/// without the lock. The compiler does not warn, and even suggests this for a guard that is not
+/// used. Write `let guard = ..`, or `let _guard = ..` if it is never mentioned again. Two lints
+/// find the mistake, and both are off unless you turn them on: `let_underscore_drop` of rustc and
+/// `clippy::let_underscore_must_use`. (`clippy::let_underscore_lock` knows other locks only.)
+///
+/// ```compile_fail
+/// #![deny(let_underscore_drop)]
+///
+/// # use lock_core::{Error, Mutex};
+/// # async fn work() {}
+/// async fn unlocked(mutex: Mutex) -> Result<(), Error> {
+///     let _ = mutex.lock().await?;
+///     work().await; // without the lock
+///     Ok(())
+/// }
+/// ```
+///
 /// # Note: a guard does not stop its holder
 ///
 /// When the lease is lost, the code that holds the guard goes on.
@@ -40,7 +60,8 @@ use crate::lease::Released;
 /// [without renewal](crate::LockOptions::without_renewal) ends by its ttl anyway. When the client
 /// [drains](crate::LockClient::drain), such a guard uses up the whole limit, and its key expires
 /// after its ttl.
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "dropping the guard releases the lock: bind it to a name, `let guard = ..` or \
+              `let _guard = ..`; `let _ = ..` releases at once"]
 pub struct MutexGuard {
     lease: Lease,
     /// Whether a release has begun.
