@@ -128,6 +128,7 @@
 //! | `macros` | yes | [`#[distributed_lock]`](distributed_lock), [`key!`], `#[derive(KeyPart)]`; without it, see [`Key`] |
 //! | `redis` | yes | [`store::RedisStore`]; without it, [`store::MemoryStore`] and your own stores |
 //! | `redis-tls` | no | `rediss://` URLs, by rustls with the platform's root certificates |
+//! | `serde` | no | `LockConfig`: a URL and options from a configuration; `Serialize` and `Deserialize` for [`LockOptions`] and [`Wait`], with durations such as `"10s"` |
 //! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
 //! | `test-util` | no | `testing`: for tests of stores and of code that locks; leases follow a paused tokio clock |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -136,6 +137,8 @@
 pub mod _design;
 mod backoff;
 mod client;
+#[cfg(feature = "serde")]
+mod config;
 mod driver;
 mod error;
 pub mod fencing;
@@ -158,6 +161,9 @@ pub mod time;
 mod tracker;
 
 pub use self::client::{Drained, LockClient, LockClientBuilder, LockInfo, OwnerInfo};
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use self::config::LockConfig;
 pub use self::error::{ConfigError, Error, ErrorKind, LostReason};
 pub use self::fencing::FencingToken;
 pub use self::held::{Lease, assert_locked, current};

@@ -232,13 +232,13 @@ impl LockOptions {
             if wait.is_zero() {
                 return Err(ConfigError::new("wait", "is zero: write `without_wait()`"));
             }
-            bounded("wait", wait, "or write `wait_forever()`")?;
+            check_span("wait", wait, "or write `wait_forever()`")?;
         }
         if let Some(max_hold) = resolved.max_hold {
-            bounded("max_hold", max_hold, "or write `without_max_hold()`")?;
+            check_span("max_hold", max_hold, "or write `without_max_hold()`")?;
         }
         if let Some(min_hold) = resolved.min_hold {
-            bounded("min_hold", min_hold, "or write `without_min_hold()`")?;
+            check_span("min_hold", min_hold, "or write `without_min_hold()`")?;
             if resolved.max_hold.is_some_and(|max_hold| min_hold > max_hold) {
                 return Err(ConfigError::new("min_hold", "is longer than `max_hold`"));
             }
@@ -291,7 +291,8 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn bounded(field: &'static str, span: Duration, or: &str) -> Result<(), ConfigError> {
+/// Checks a wait or a hold; `or` says what to write for none or more.
+pub(crate) fn check_span(field: &'static str, span: Duration, or: &str) -> Result<(), ConfigError> {
     if span < MIN_SPAN || span > MAX_SPAN {
         return Err(ConfigError::new(field, format!("is {span:?}: choose 1ms to 24h, {or}")));
     }

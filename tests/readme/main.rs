@@ -108,6 +108,23 @@ fn testing_your_code_needs_no_redis() {
 }
 
 #[test]
+fn configuration_reads_a_file_and_the_environment() {
+    let server = RedisServer::start();
+    let program = || {
+        let mut program = Command::new(example("configuration"));
+        program.env("REDIS_URL", server.url());
+        program
+    };
+    let text = run("configuration");
+    assert!(text.contains("ttl: Some(15s), wait: Some(UpTo(2s))"), "{text}");
+    let output = program().env("SHOP_LOCK__OPTIONS__WAIT", "none").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("wait: Some(None)"), "{output:?}");
+    let output = program().env("SHOP_LOCK__OPTIONS__TTL", "1ms").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("`ttl` is 1ms"), "{said}");
+}
+
+#[test]
 fn layer_answers() {
     let server = RedisServer::start();
     let mut child = Command::new(example("layer"))
