@@ -160,7 +160,7 @@ pub mod testing;
 pub mod time;
 mod tracker;
 
-pub use self::client::{Drained, LockClient, LockClientBuilder, LockInfo, OwnerInfo};
+pub use self::client::{Drained, LockClient, LockClientBuilder, LockEntry, LockInfo, OwnerInfo};
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use self::config::LockConfig;

@@ -39,7 +39,7 @@ const FLOORS: &[&[&str]] = &[
 /// The same inside the Redis store.
 const REDIS: &str = "store/redis/";
 const REDIS_FLOORS: &[&[&str]] = &[
-    &["mod.rs", "builder.rs", "check.rs", "fuzzing.rs", "inspect.rs"],
+    &["mod.rs", "builder.rs", "check.rs", "fuzzing.rs", "info.rs", "inspect.rs"],
     &["wait/"],
     &["protocol.rs", "in_doubt.rs"],
     &["transport/"],

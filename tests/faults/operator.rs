@@ -130,3 +130,58 @@ async fn release_by_force_without_a_reply_is_unknown() {
     drop(guard);
     wait_idle(&client).await;
 }
+
+/// A namespace is listed alone, and what is not a lock is not listed.
+#[tokio::test]
+async fn locks_of_a_namespace_are_listed_with_their_owners() {
+    let server = RedisServer::start();
+    let on = async |namespace: &str| {
+        let store = RedisStore::connect(server.url()).await.unwrap();
+        LockClient::builder(store).with_namespace(namespace).build().unwrap()
+    };
+    let (client, other, third) = (on("shop*").await, on("shopping").await, on("shopping").await);
+    let mut guards = Vec::new();
+    for number in 0..150 {
+        guards.push(client.mutex(format!("order:{number:03}")).lock().await.unwrap());
+    }
+    guards.push(other.mutex("order").lock().await.unwrap());
+    let waiter = tokio::spawn(third.mutex("order").wait_forever().lock());
+    eventually("it is queued", ms(5_000), || server.has("shopping:{0}:q:order")).await;
+    let _: i64 = server.cli("LPUSH shop*:list x");
+    let listed = client.list(1_000).await.unwrap();
+    let keys: Vec<_> = listed.iter().map(|entry| entry.key.clone()).collect();
+    let expected: Vec<_> = (0..150).map(|number| format!("order:{number:03}")).collect();
+    assert_eq!(keys, expected);
+    for entry in &listed {
+        assert_eq!(entry.info.owner.unwrap().client, Some(client.id()));
+    }
+    assert_eq!(client.list(7).await.unwrap().len(), 7);
+    assert!(client.list(0).await.unwrap().is_empty());
+    let listed = other.list(1_000).await.unwrap();
+    assert!(matches!(listed.as_slice(), [one] if one.info.waiting == Some(1)), "{listed:?}");
+    waiter.abort();
+    drop(guards);
+    for client in [client, other, third] {
+        wait_idle(&client).await;
+    }
+}
+
+#[tokio::test]
+async fn health_names_what_puts_locks_at_risk() {
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let health = client.health().await.unwrap();
+    assert!(health.server.contains(' ') && health.problems.is_empty(), "{health:?}");
+    let () = server.cli("CONFIG SET maxmemory 1gb");
+    let () = server.cli("CONFIG SET maxmemory-policy allkeys-lru");
+    let () = server.cli("REPLICAOF 127.0.0.1 1");
+    let problems = client.health().await.unwrap().problems;
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(
+        problems[0].contains("replica") && problems[1].contains("`allkeys-lru`"),
+        "{problems:?}"
+    );
+    server.kill();
+    let error = client.health().await.unwrap_err();
+    assert!(error.is_store_failure(), "{error:?}");
+}

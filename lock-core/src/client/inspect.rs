@@ -4,12 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::LockClient;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::IntoKey;
 use crate::state::ClientState;
-use crate::store::{ClientId, Inspect, Name, Owner};
+use crate::store::{ClientId, Inspect, LockRecord, Name, Owner, StoreHealth};
 
 /// What the store knew of a lock when [`LockClient::inspect`] asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,6 +40,29 @@ pub struct OwnerInfo {
     pub is_released: bool,
     /// The number of the lease, if it is one of the client that asked.
     pub fencing_token: Option<FencingToken>,
+}
+
+/// A lock that is taken, and what the store knew of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct LockEntry {
+    /// The key, without the namespace.
+    pub key: String,
+    /// Who has it.
+    pub info: LockInfo,
+}
+
+/// How many locks are asked about at a time.
+const TOGETHER: usize = 64;
+
+impl LockInfo {
+    fn new(state: &ClientState, record: LockRecord) -> Self {
+        Self {
+            owner: record.owner.map(|owner| known(state, owner)),
+            waiting: record.waiting,
+            latest_fencing_token: FencingToken::last_of(record.latest_fence),
+        }
+    }
 }
 
 impl LockClient {
@@ -80,9 +105,7 @@ impl LockClient {
         async move {
             let name = name?;
             let record = inspector(&state)?.inspect(&name).await?;
-            let (owner, waiting) = (record.owner.map(|owner| known(&state, owner)), record.waiting);
-            let latest_fencing_token = FencingToken::last_of(record.latest_fence);
-            Ok(LockInfo { owner, waiting, latest_fencing_token })
+            Ok(LockInfo::new(&state, record))
         }
     }
 
@@ -129,6 +152,62 @@ impl LockClient {
             }
             Ok(Some(info))
         }
+    }
+
+    /// The locks of this client's namespace that are taken, `most` at most, in the order of their
+    /// keys. Some of what it tells is outdated when it arrives.
+    ///
+    /// On Redis it scans all keys of the server, with one short call for each thousand of them, and
+    /// needs the permission `+scan` besides those of a service.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn list(
+        &self,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<LockEntry>, Error>> + Send + use<> {
+        let state = Arc::clone(&self.0);
+        async move {
+            let inspector = inspector(&state)?;
+            let mut names = inspector.list(&state.namespace, most).await?;
+            names.sort_unstable_by(|one, two| one.as_str().cmp(two.as_str()));
+            let mut entries = Vec::with_capacity(names.len());
+            for some in names.chunks(TOGETHER) {
+                let records = join_all(some.iter().map(|name| inspector.inspect(name))).await;
+                for (name, record) in some.iter().zip(records) {
+                    let info = match record {
+                        Ok(record) => LockInfo::new(&state, record),
+                        // Not a lock, but another value under the same prefix.
+                        Err(error) if error.kind() == ErrorKind::WrongType => continue,
+                        Err(error) => return Err(error),
+                    };
+                    if info.owner.is_some() {
+                        entries.push(LockEntry { key: name.key().to_owned(), info });
+                    }
+                }
+            }
+            Ok(entries)
+        }
+    }
+
+    /// Asks the store how it is. One round trip, and a dial if there is no connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`](ErrorKind::Unavailable) or [`Unknown`](ErrorKind::Unknown) if the store does
+    /// not answer, [`Unsupported`](ErrorKind::Unsupported) if it cannot tell.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn health(&self) -> impl Future<Output = Result<StoreHealth, Error>> + Send + use<> {
+        let state = Arc::clone(&self.0);
+        async move { inspector(&state)?.health().await }
     }
 
     fn operation(&self, key: impl IntoKey) -> (Arc<ClientState>, Result<Name, Error>) {

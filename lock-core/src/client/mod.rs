@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use self::builder::LockClientBuilder;
 pub use self::drain::Drained;
-pub use self::inspect::{LockInfo, OwnerInfo};
+pub use self::inspect::{LockEntry, LockInfo, OwnerInfo};
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::lock::Mutex;

@@ -1,4 +1,4 @@
-//! What a store tells operators about a lock.
+//! What a store tells operators about its locks, and about itself.
 
 use std::time::Duration;
 
@@ -41,5 +41,23 @@ impl Owner {
     #[must_use]
     pub fn new(token: Option<Token>, left: Option<Duration>, is_released: bool) -> Self {
         Self { token, left, is_released }
+    }
+}
+
+/// How a store is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct StoreHealth {
+    /// What answered, such as `redis 7.0.15`.
+    pub server: String,
+    /// What puts locks at risk, each with what to do about it. None: nothing is wrong.
+    pub problems: Vec<String>,
+}
+
+impl StoreHealth {
+    /// The health of `server`.
+    #[must_use]
+    pub fn new(server: impl Into<String>, problems: Vec<String>) -> Self {
+        Self { server: server.into(), problems }
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::{
     AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, LockRecord, Name,
-    Owner, Release, ReleaseReply, Released, Renewal, Renewed, Store, WaitEvent,
+    Owner, Release, ReleaseReply, Released, Renewal, Renewed, Store, StoreHealth, WaitEvent,
 };
 use crate::error::Error;
 use crate::store::Token;
@@ -328,6 +328,25 @@ impl Inspect for MemoryStore {
             }
             Ok(Some(owner))
         })
+    }
+
+    fn list<'a>(
+        &'a self,
+        namespace: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>, Error>> {
+        Box::pin(async move {
+            let now = Instant::now();
+            let mut state = self.lock();
+            state.forget_expired(now);
+            let held = state.locks.iter().filter(|(_, lock)| lock.holder.is_some());
+            let names = held.map(|(name, _)| name).filter(|name| name.namespace() == namespace);
+            Ok(names.take(most).cloned().collect())
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>> {
+        Box::pin(async { Ok(StoreHealth::new("memory", Vec::new())) })
     }
 }
 

@@ -33,7 +33,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 pub use self::capability::{Capabilities, Survives};
-pub use self::inspect::{LockRecord, Owner};
+pub use self::inspect::{LockRecord, Owner, StoreHealth};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisStore, RedisStoreBuilder};
@@ -110,6 +110,17 @@ pub trait Inspect: Send + Sync {
     /// One step, so that no owner loses a lock that it got after the caller's decision was carried
     /// out. The renewals and releases of the former owner find that it has the lock no more.
     fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>>;
+
+    /// The names under `namespace` that are taken, `most` at most, in no order. A name that was
+    /// taken or freed meanwhile may be missing or listed.
+    fn list<'a>(
+        &'a self,
+        namespace: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>, Error>>;
+
+    /// Asks the store how it is. An error if it does not answer.
+    fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>>;
 }
 
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::error::{self, Fault, task_is_gone};
+use super::info::Info;
 use super::keys::{self, Tag};
 use super::protocol::Server;
 use super::transport::{Command, Connection, Live, Operation, QueuePlace};
@@ -14,28 +15,22 @@ use crate::store::{Name, Token};
 pub(super) async fn check<P>(server: &Server<P>) -> Result<(), Error> {
     let connection = server.connection();
     let live = connection.live(None).await?;
-    let info = match live.send(&redis::cmd("INFO")).await {
-        Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
+    let info = match Info::ask(&live).await {
+        Ok(info) => info,
         Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
             tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
-            String::new()
+            Info::unknown()
         }
         Err(Fault::Refused(error)) => return Err(Error::refused(error, true)),
         Err(fault) => return Err(fault.into()),
     };
-    let field = |name: &str| {
-        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-    };
-    if field("role").is_some_and(|role| role != "master") {
+    if info.is_replica() {
         return Err(Error::plain(
             ErrorKind::Unavailable,
             format!("{} is a replica: connect to the primary", connection.label()),
         ));
     }
-    if field("maxmemory").is_some_and(|most| most != "0")
-        && let Some(policy) = field("maxmemory_policy")
-        && policy != "noeviction"
-    {
+    if let Some(policy) = info.evicts_by() {
         tracing::warn!(
             target: "lock_core", policy,
             "this server may evict locks when its memory is full: use `noeviction`"

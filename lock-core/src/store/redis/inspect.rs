@@ -2,16 +2,18 @@
 //!
 //! These calls are rare, so each goes alone and by the text of its script.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use redis::{Cmd, Value};
 
 use super::RedisStore;
 use super::error::Fault;
+use super::info::Info;
 use super::keys;
 use super::scripts::{FORCE_RELEASE, INSPECT};
 use crate::error::Error;
-use crate::store::{BoxFuture, Inspect, LockRecord, Name, Owner, Token};
+use crate::store::{BoxFuture, Inspect, LockRecord, Name, Owner, StoreHealth, Token};
 
 impl Inspect for RedisStore {
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>> {
@@ -27,6 +29,54 @@ impl Inspect for RedisStore {
             Ok(read_former_owner(&reply)?)
         })
     }
+
+    fn list<'a>(
+        &'a self,
+        namespace: &'a str,
+        most: usize,
+    ) -> BoxFuture<'a, Result<Vec<Name>, Error>> {
+        Box::pin(async move {
+            // A scan may return a key twice.
+            let (mut names, mut cursor) = (HashSet::new(), "0".to_owned());
+            let pattern = format!("{}:*", escaped(namespace));
+            loop {
+                let mut scan = redis::cmd("SCAN");
+                scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED);
+                let reply = self.server.connection().live(None).await?.send(&scan).await?;
+                let (next, keys) = redis::from_redis_value::<(String, Vec<Vec<u8>>)>(reply)
+                    .map_err(|_| Fault::Garbled)?;
+                let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+                let keys = keys.filter(|key| !is_companion(key, namespace));
+                names.extend(keys.filter_map(Name::from_store).take(most - names.len()));
+                if names.len() >= most || next == "0" {
+                    return Ok(names.into_iter().collect());
+                }
+                cursor = next;
+            }
+        })
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>> {
+        Box::pin(async {
+            let live = self.server.connection().live(None).await?;
+            let info = Info::ask(&live).await?;
+            Ok(StoreHealth::new(info.server(), info.problems()))
+        })
+    }
+}
+
+/// How many keys the server looks at in one step, in which it serves no other client.
+const SCANNED: usize = 1_000;
+
+/// `text` as a pattern that matches nothing else.
+fn escaped(text: &str) -> String {
+    let special = |c| matches!(c, '*' | '?' | '[' | ']' | '^' | '\\');
+    text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+/// Whether `key` is a record of this crate beside the locks: no lock's key begins with a brace.
+fn is_companion(key: &str, namespace: &str) -> bool {
+    key.get(namespace.len() + 1..).is_none_or(|name| name.starts_with('{'))
 }
 
 /// Names a companion of a lock.
@@ -106,6 +156,12 @@ mod tests {
         }
         assert!(read_owner(&Value::Nil, -2).unwrap().is_none());
         assert!(matches!(read_owner(&Value::Int(1), 1), Err(Fault::Garbled)));
+    }
+
+    #[test]
+    fn pattern_of_a_namespace_matches_no_other() {
+        assert_eq!(escaped("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
+        assert!(is_companion("lock:{0}:q:k", "lock") && !is_companion("lock:k{0}", "lock"));
     }
 
     #[test]

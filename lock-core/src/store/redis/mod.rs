@@ -15,6 +15,7 @@ mod error;
 #[cfg(feature = "test-util")]
 mod fuzzing;
 mod in_doubt;
+mod info;
 mod inspect;
 mod keys;
 mod protocol;
