@@ -1,0 +1,82 @@
+//! Why a command failed: what it prints, and its exit status.
+
+use std::error::Error as _;
+
+use lock_core::{ConfigError, Error, ErrorKind};
+
+/// A mistake in the command line, a key or an option.
+pub(crate) const USAGE: u8 = 2;
+/// The store cannot be reached, or refused.
+pub(crate) const STORE: u8 = 69;
+/// Another owner has the lock.
+pub(crate) const BUSY: u8 = 75;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: u8,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: u8, text: impl Into<String>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    /// The same with another exit status, if it is one of `from`.
+    pub(crate) fn with_status(mut self, from: u8, to: u8) -> Self {
+        if self.status == from {
+            self.status = to;
+        }
+        self
+    }
+
+    /// What went wrong.
+    pub(crate) fn text(self) -> String {
+        self.text
+    }
+
+    pub(crate) fn print(&self, json: bool) {
+        if json {
+            eprintln!("{}", serde_json::json!({ "error": self.text, "status": self.status }));
+        } else {
+            eprintln!("lockctl: {}", self.text);
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let status = match error.kind() {
+            ErrorKind::Busy { .. } => BUSY,
+            ErrorKind::InvalidKey | ErrorKind::InvalidOptions | ErrorKind::WrongType => USAGE,
+            _ => STORE,
+        };
+        let mut text = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            let cause_text = cause.to_string();
+            if !text.contains(&cause_text) {
+                text = format!("{text}: {cause_text}");
+            }
+            source = cause.source();
+        }
+        Self { status, text }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        let text = match error.field() {
+            "url" => error.to_string().replacen("`url`", "--store", 1),
+            field => error.to_string().replacen(&format!("`{field}`"), &format!("--{field}"), 1),
+        };
+        Self { status: USAGE, text }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self { status: 1, text: error.to_string() }
+    }
+}
