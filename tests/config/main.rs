@@ -10,7 +10,7 @@ use config::{Config, Environment, File, FileFormat};
 use figment::Figment;
 use figment::providers::{Format as _, Serialized, Toml};
 use lock_core::{ErrorKind, LockConfig, LockOptions, Wait};
-use lock_testkit::RedisServer;
+use lock_testkit::{LogCapture, RedisServer};
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -28,6 +28,7 @@ fn toml(url: &str) -> String {
         [lock]
         url = "{url}"
         namespace = "shop"
+        name = "orders"
         request_timeout = "250ms"
         connect_timeout = "2s"
 
@@ -50,8 +51,11 @@ fn toml(url: &str) -> String {
 async fn lock(settings: Settings, server: &RedisServer) {
     let expected = LockOptions::new().wait_forever().without_max_hold().without_fencing();
     assert_eq!(settings.import, expected);
+    assert!(format!("{:?}", settings.lock).contains("orders"));
+    let log = LogCapture::start();
     let client = settings.lock.connect().await.unwrap().build().unwrap();
     assert_eq!(client.namespace(), "shop");
+    assert!(log.contains("INFO", "orders"), "{}", log.text());
     let guard = client.mutex("report").lock().await.unwrap();
     let pttl = server.pttl("shop:report");
     assert!((85_000..=90_000).contains(&pttl), "{pttl}");

@@ -23,6 +23,7 @@ use crate::store::MemoryStore;
 /// |---|---|---|
 /// | `url` | required | `redis://` and `rediss://` as for [`RedisStore`](crate::store::RedisStore), or `memory:` for a [`MemoryStore`] of this client alone |
 /// | `namespace` | `lock` | [`with_namespace`](LockClientBuilder::with_namespace) |
+/// | `name` | of the program | [`with_name`](LockClientBuilder::with_name) |
 /// | `options` | none | a table of [`LockOptions`]: `ttl`, `wait`, `renewal`, `max_hold`, `min_hold`, `fencing` |
 /// | `request_timeout` | 500 ms | of a command to Redis; 10 ms – 30 s |
 /// | `connect_timeout` | 1 s | of a connection to Redis; 10 ms – 30 s |
@@ -83,6 +84,7 @@ use crate::store::MemoryStore;
 pub struct LockConfig {
     url: String,
     namespace: Option<String>,
+    name: Option<String>,
     #[serde(default)]
     options: LockOptions,
     #[serde(default, deserialize_with = "span")]
@@ -106,7 +108,7 @@ impl LockConfig {
     ///
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL or timeout,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached or cannot
-    /// keep locks. [`build`](LockClientBuilder::build) checks namespace and options.
+    /// keep locks. [`build`](LockClientBuilder::build) checks the rest.
     pub async fn connect(self) -> Result<LockClientBuilder, Error> {
         if self.url == MEMORY {
             return Ok(self.with_store_in_memory());
@@ -134,11 +136,14 @@ impl LockConfig {
     }
 
     fn with(self, builder: LockClientBuilder) -> LockClientBuilder {
-        let builder = builder.with_defaults(self.options);
-        match self.namespace {
-            Some(namespace) => builder.with_namespace(namespace),
-            None => builder,
+        let mut builder = builder.with_defaults(self.options);
+        if let Some(namespace) = self.namespace {
+            builder = builder.with_namespace(namespace);
         }
+        if let Some(name) = self.name {
+            builder = builder.with_name(name);
+        }
+        builder
     }
 }
 
@@ -200,6 +205,7 @@ impl fmt::Debug for LockConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockConfig")
             .field("namespace", &self.namespace)
+            .field("name", &self.name)
             .field("options", &self.options)
             .field("request_timeout", &self.request_timeout)
             .field("connect_timeout", &self.connect_timeout)
