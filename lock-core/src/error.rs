@@ -188,6 +188,11 @@ impl Error {
         )
     }
 
+    /// The error as a subscriber of tracing records it together with its causes.
+    pub(crate) fn with_causes(&self) -> &(dyn StdError + 'static) {
+        self
+    }
+
     /// What was given as the source, whatever it says.
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|source| source as _)

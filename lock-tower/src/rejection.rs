@@ -227,10 +227,10 @@ impl LockRejection {
                 tracing::error!(target: "lock_tower", "the lock layer is set up wrongly: {what}");
             }
             Reason::Lock(error) if self.status() == StatusCode::INTERNAL_SERVER_ERROR => {
-                tracing::error!(target: "lock_tower", %error, "the lock layer cannot lock");
+                tracing::error!(target: "lock_tower", error = with_causes(error), "the lock layer cannot lock");
             }
             Reason::Lock(error) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
-                tracing::warn!(target: "lock_tower", %error, "request refused");
+                tracing::warn!(target: "lock_tower", error = with_causes(error), "request refused");
             }
             Reason::TooManyWaiters | Reason::Stopped | Reason::LostInBody => {
                 tracing::warn!(target: "lock_tower", reason = self.detail(), "request refused");
@@ -245,6 +245,11 @@ impl LockRejection {
         self.grpc = content_type;
         self
     }
+}
+
+/// The error as a subscriber records it together with its causes.
+pub(crate) fn with_causes(error: &Error) -> &(dyn std::error::Error + 'static) {
+    error
 }
 
 const INTERNAL: &str = "the server is not set up to handle this request";

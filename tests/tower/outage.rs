@@ -6,7 +6,7 @@ use axum::Router;
 use axum::routing::post;
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
-use lock_testkit::RedisServer;
+use lock_testkit::{LogCapture, RedisServer};
 use lock_tower::{LockLayer, LockRejection};
 use tower::ServiceExt as _;
 
@@ -61,9 +61,15 @@ async fn a_killed_redis_is_503_within_the_wait() {
     let mut server = RedisServer::start();
     let client = process(&server).await;
     server.kill();
+    let log = LogCapture::start();
     for wait in WAITS {
         is_503_in_time(&client, wait).await;
     }
+    // The operator learns the cause.
+    let text = log.text();
+    let refused: Vec<_> = text.lines().filter(|line| line.contains("request refused")).collect();
+    assert_eq!(refused.len(), WAITS.len(), "{text}");
+    assert!(refused.iter().any(|line| line.contains("Connection refused")), "{text}");
 }
 
 /// Sources: redisson#2801, #543, #5002 (R25). The server accepts the claims, and executes them long

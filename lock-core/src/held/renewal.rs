@@ -42,7 +42,8 @@ impl Renewable for LeaseInner {
                 // Once per doubt, not once per try.
                 if was_sure {
                     tracing::warn!(
-                        target: "lock_core", key = self.key.label(), fence = %self.fence(), %error,
+                        target: "lock_core", key = self.key.label(), fence = %self.fence(),
+                        error = error.with_causes(),
                         "lock not renewed; trying again until its deadline"
                     );
                 }

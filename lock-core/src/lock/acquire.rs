@@ -121,7 +121,8 @@ impl AcquireRequest {
             }
             Err(error) => {
                 span.record("outcome", tracing::field::debug(error.kind()));
-                tracing::debug!(target: "lock_core", key, ?waited, %error, "lock not acquired");
+                let error = error.with_causes();
+                tracing::debug!(target: "lock_core", key, ?waited, error, "lock not acquired");
             }
         }
         result

@@ -81,7 +81,10 @@ impl Entered {
         let Lock::Own(guard) = self.lock else { return };
         let label = guard.key().label();
         if let Err(error) = guard.release().await {
-            tracing::warn!(target: "lock_core", key = label, %error, "release not confirmed yet");
+            tracing::warn!(
+                target: "lock_core", key = label, error = error.with_causes(),
+                "release not confirmed yet"
+            );
         }
     }
 }
