@@ -99,7 +99,7 @@ async fn claims_that_are_not_sent_are_not_in_doubt() {
 #[tokio::test]
 async fn claims_of_a_rejected_call_are_not_in_doubt() {
     for (options, why) in [
-        (TRY, "LOADING Redis is loading the dataset in memory"),
+        (TRY, "MISCONF Redis is configured to save RDB snapshots, but is unable to persist"),
         // No client sends a claim again after this error.
         (WAIT, "NOPERM this user has no permissions to run the 'evalsha' command"),
     ] {

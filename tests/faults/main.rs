@@ -36,3 +36,4 @@ mod server_restart;
 mod stale_grant;
 mod table;
 mod waiting;
+mod wrong_server;

@@ -92,6 +92,8 @@ pub(super) enum Class {
     Nonsense,
     /// The server says that it did nothing. The same command may succeed later.
     NotNow,
+    /// The server says that it is not the one that has the locks. Its name may lead elsewhere.
+    Misplaced,
     /// The server says that it did nothing, although it did something.
     HalfDone,
     /// The server does not say whether it executed the command.
@@ -279,10 +281,13 @@ impl Fault {
             | Self::Truncate(_) => Class::Break,
             Self::Refuse(error) => match error.split(' ').next() {
                 Some("NOAUTH" | "WRONGPASS") => Class::NoSuchUser,
-                Some("NOPERM") => Class::Forbidden,
+                Some("NOPERM" | "CROSSSLOT") => Class::Forbidden,
                 Some("WRONGTYPE") => Class::WrongType,
                 Some("NOSCRIPT") => Class::UnknownScript,
-                Some("ERR") if error.contains("unknown command") => Class::NotNow,
+                Some("ERR") if error.contains("unknown command") => Class::Forbidden,
+                Some("READONLY" | "MASTERDOWN" | "LOADING" | "MOVED" | "CLUSTERDOWN") => {
+                    Class::Misplaced
+                }
                 Some("ERR" | "EXECABORT" | "NOPROTO" | "UNKILLABLE" | "" | "lower") => Class::Vague,
                 _ => Class::NotNow,
             },

@@ -171,8 +171,8 @@ impl Operation {
     #[allow(clippy::match_same_arms)] // a line for each rule, whatever others say
     pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
         use Class::{
-            Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, NoSuchUser, Nonsense, NotNow,
-            Silence, UnknownScript, Vague, WrongType,
+            Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, Misplaced, NoSuchUser,
+            Nonsense, NotNow, Silence, UnknownScript, Vague, WrongType,
         };
         use End::{Done, Lost, NotALock, NotInTime, Unavailable, Unknown};
         use LostReason::{Expired, TakenByOther};
@@ -188,14 +188,21 @@ impl Operation {
             // it is done.
             (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
             (_, HalfDone, _) => self.allowed(NotNow, times),
+            // Another dial, and one more try.
+            (TryLock | Extend, Misplaced, Once) => &[Done],
+            (_, Misplaced, _) => self.allowed(NotNow, times),
+            // The dial goes on without it.
+            (
+                CheckInfo,
+                NotNow | Vague | Forbidden | NoSuchUser | UnknownScript | WrongType | Garbage,
+                _,
+            ) => &[Done],
+            (CheckInfo, Silence | Break | Nonsense, _) => &[Unavailable],
             // No lock is involved.
             (Greet | AskTime | Subscribe, Vague, _)
-            | (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Vague, _) => {
-                self.allowed(NotNow, times)
-            }
+            | (CheckClaim | CheckRenewal | CheckRelease, Vague, _) => self.allowed(NotNow, times),
             // Some garbage is as good as an answer, since the client does not look at it.
             (Greet, Nonsense, _) => &[Done],
-            (CheckInfo, Nonsense, _) => &[Unknown],
             (_, Nonsense, _) => self.allowed(Break, times),
             // There is no connection, so nothing was sent.
             (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Darkness, _) => &[Unavailable],
@@ -237,7 +244,8 @@ impl Operation {
 
             // Nothing can have been executed yet.
             (Greet, NoSuchUser, _) => &[Unavailable],
-            // The older protocol has no `HELLO`.
+            // A connection that closes on it is tried by the older protocol, which has no `HELLO`.
+            (Greet, Break, Always) => &[Unavailable, Done],
             (Greet, NotNow | Forbidden | WrongType | UnknownScript, _) => &[Done],
             (Greet, Garbage, _) => &[Done],
             (AskTime, NoSuchUser, _) => &[Unavailable],
@@ -247,15 +255,12 @@ impl Operation {
             (Greet | AskTime, _, Always) => &[Unavailable],
 
             // One attempt for each.
-            (CheckInfo, Forbidden | Garbage, _) => &[Done],
             (CheckClaim | CheckRenewal | CheckRelease, UnknownScript, Once) => &[Done],
-            (CheckClaim | CheckRenewal | CheckRelease | CheckInfo, WrongType, _) => &[NotALock],
-            (CheckInfo | CheckClaim | CheckRenewal | CheckRelease, Silence | Break, _) => {
-                &[Unknown]
-            }
+            (CheckClaim | CheckRenewal | CheckRelease, WrongType, _) => &[NotALock],
+            (CheckClaim | CheckRenewal | CheckRelease, Silence | Break, _) => &[Unknown],
             (CheckClaim | CheckRenewal | CheckRelease, Garbage, _) => &[Unknown, Done],
             (
-                CheckInfo | CheckClaim | CheckRenewal | CheckRelease,
+                CheckClaim | CheckRenewal | CheckRelease,
                 NotNow | Forbidden | NoSuchUser | UnknownScript,
                 _,
             ) => &[Unavailable],

@@ -34,7 +34,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(30);
 impl RedisStore {
     /// Connects to the server at `url` and checks that it can keep locks. The URL is
     /// `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS (with the feature
-    /// `redis-tls`).
+    /// `redis-tls`). `?protocol=resp2` at its end keeps to the older protocol; without it, RESP3 is
+    /// tried first.
     ///
     /// For TLS, an application with a cryptography provider of its own for rustls installs it first
     /// thing in `main`. If none is installed by now, `ring` is.
@@ -121,6 +122,7 @@ impl RedisStoreBuilder {
         if url.starts_with("rediss:") {
             tls::prepare()?;
         }
+        let names_resp2 = names_resp2(&url);
         let client = Client::open(url).map_err(not_a_url)?;
         if matches!(
             client.get_connection_info().addr(),
@@ -132,12 +134,19 @@ impl RedisStoreBuilder {
             ));
         }
         let info = client.get_connection_info();
-        let endpoint = Endpoint::new(info).map_err(not_a_url)?;
+        let endpoint = Endpoint::new(info, !names_resp2).map_err(not_a_url)?;
         #[cfg(feature = "test-util")]
         let endpoint = endpoint.over(connector);
         let timeouts = Timeouts { request: request_timeout, connect: connect_timeout };
         Ok(RedisStore::new(endpoint, describe(info.addr()), timeouts))
     }
+}
+
+/// Whether the URL names the older protocol: redis-rs does not tell it from its default.
+fn names_resp2(url: &str) -> bool {
+    let query = url.split('#').next().and_then(|url| url.split_once('?')).map(|(_, query)| query);
+    let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    pairs.any(|(name, value)| name == "protocol" && matches!(value, "2" | "resp2"))
 }
 
 // `map_err` passes it by value.

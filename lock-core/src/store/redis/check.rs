@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::error::{self, Fault, task_is_gone};
-use super::info::Info;
 use super::keys::{self, Tag};
 use super::protocol::Server;
 use super::transport::{Command, Connection, Live, Operation, QueuePlace};
@@ -11,26 +10,11 @@ use crate::error::{Error, ErrorKind};
 use crate::runtime::spawn_handle;
 use crate::store::{Name, Token};
 
-/// Checks once that the server can keep locks: refuses a replica, warns of eviction.
+/// Checks once that the server can keep locks, and warns of eviction. The dial refuses a replica.
 pub(super) async fn check<P>(server: &Server<P>) -> Result<(), Error> {
     let connection = server.connection();
     let live = connection.live(None).await?;
-    let info = match Info::ask(&live).await {
-        Ok(info) => info,
-        Err(Fault::Refused(error)) if error::code(&error) == Some("NOPERM") => {
-            tracing::debug!(target: "lock_core", "start-up check skipped: INFO is not permitted");
-            Info::unknown()
-        }
-        Err(Fault::Refused(error)) => return Err(Error::refused(error, true)),
-        Err(fault) => return Err(fault.into()),
-    };
-    if info.is_replica() {
-        return Err(Error::plain(
-            ErrorKind::Unavailable,
-            format!("{} is a replica: connect to the primary", connection.label()),
-        ));
-    }
-    if let Some(policy) = info.evicts_by() {
+    if let Some(policy) = live.info.evicts_by() {
         tracing::warn!(
             target: "lock_core", policy,
             "this server may evict locks when its memory is full: use `noeviction`"

@@ -68,15 +68,27 @@ impl Fault {
             || matches!(self, Self::Refused(error) if code(error) == Some("OOM"))
     }
 
+    /// Whether the reply shows that this is not, or not yet, the server that has the locks: a
+    /// primary that was demoted, for instance. The command had no effect. Its name may lead
+    /// elsewhere by now.
+    pub(super) fn is_by_wrong_server(&self) -> bool {
+        const CODES: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "MOVED", "CLUSTERDOWN"];
+        matches!(self, Self::Refused(error) if code(error).is_some_and(|it| CODES.contains(&it)))
+    }
+
     /// Whether a retry cannot help until an operator changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
+        const CODES: [&str; 6] =
+            ["CROSSSLOT", "MOVED", "NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"];
         match self {
             Self::Refused(error) => {
-                matches!(code(error), Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE"))
+                code(error).is_some_and(|it| CODES.contains(&it))
+                    || is_unknown_command(error)
+                    || is_exhausted(error)
             }
-            Self::NotSent(error) => {
-                error.cause().and_then(|error| error.downcast_ref()).is_some_and(is_about_password)
-            }
+            Self::NotSent(error) => error.cause().is_some_and(|cause| {
+                cause.is::<UnusableServer>() || cause.downcast_ref().is_some_and(is_about_password)
+            }),
             Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
     }
@@ -142,10 +154,32 @@ fn is_about_the_call(error: &RedisError) -> bool {
         Some("NOPERM") => {
             detail.is_some_and(|detail| !IN_A_SCRIPT.iter().any(|it| detail.starts_with(it)))
         }
-        Some("ERR") => detail.is_some_and(|detail| detail.starts_with("unknown command")),
-        _ => false,
+        _ => is_unknown_command(error),
     }
 }
+
+/// Whether the server does not know a command, perhaps because it was renamed.
+fn is_unknown_command(error: &RedisError) -> bool {
+    let detail = error.detail().unwrap_or_default();
+    error.code() == Some("ERR") && detail.starts_with("unknown command")
+}
+
+/// Whether the counter has no more numbers.
+fn is_exhausted(error: &RedisError) -> bool {
+    code(error) == Some("LOCK") && error.detail().is_some_and(|it| it.contains("exhausted"))
+}
+
+/// The server is of a kind that can never keep locks for this store.
+#[derive(Debug)]
+pub(super) struct UnusableServer(pub(super) &'static str);
+
+impl std::fmt::Display for UnusableServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "its INFO says that it is {}", self.0)
+    }
+}
+
+impl std::error::Error for UnusableServer {}
 
 /// The error without secrets. Some servers repeat the beginning of an unknown command, which may
 /// hold keys, tokens or a password, and the names of users, keys and channels that lack a
@@ -223,6 +257,14 @@ impl Error {
             Some("NOREPLICAS") => "redis has too few replicas to accept writes",
             Some("OOM") => "redis is out of memory",
             Some("LOADING") => "redis is loading its data",
+            Some("MASTERDOWN") => "this redis server is a replica that lost its primary",
+            Some("CROSSSLOT" | "MOVED" | "CLUSTERDOWN") => {
+                "this redis server is a node of a cluster: connect to a single server"
+            }
+            Some("ERR") if is_unknown_command(&error) => {
+                "redis does not know a command that locks need: was it renamed, or are scripts \
+                 switched off?"
+            }
             Some("BUSY") => "redis is busy with a long-running script",
             _ => "redis refused the command",
         };

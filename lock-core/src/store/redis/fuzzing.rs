@@ -26,7 +26,7 @@ pub fn read_reply(bytes: &[u8], count: usize) -> Reading {
         reading.answers.push(values.len());
         for reply in values.into_iter().filter_map(|value| Reply::new(us, value).ok()) {
             match kind {
-                Kind::Claim => match read_acquire(&reply) {
+                Kind::Claim => match read_acquire(&reply, 1) {
                     Ok(AcquireReply::Granted { fence, .. }) => reading.numbers.push(fence),
                     Ok(AcquireReply::Queued { ticket, .. }) => reading.numbers.push(ticket),
                     Ok(AcquireReply::Busy { .. } | AcquireReply::Void { .. }) | Err(_) => {}

@@ -1,32 +1,31 @@
 //! What a server says of itself, and what of that puts locks at risk.
 
-use super::error::Fault;
-use super::transport::Live;
+use redis::Value;
 
 /// The reply to `INFO`.
-pub(super) struct Info(String);
+pub(crate) struct Info(String);
 
 /// Above this share of its memory a server soon refuses claims, in percent.
 const NEARLY_FULL: u64 = 90;
 
 impl Info {
-    pub(super) async fn ask(live: &Live) -> Result<Self, Fault> {
-        let info = live.send(&redis::cmd("INFO")).await?;
-        Ok(Self(redis::from_redis_value(info).unwrap_or_default()))
+    /// Reads the reply. One that is no text tells nothing.
+    pub(crate) fn read(reply: Value) -> Self {
+        Self(redis::from_redis_value(reply).unwrap_or_default())
     }
 
     /// A server that may not be asked.
-    pub(super) fn unknown() -> Self {
+    pub(crate) fn unknown() -> Self {
         Self(String::new())
     }
 
     /// The value of a field.
-    pub(super) fn field(&self, name: &str) -> Option<&str> {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
     /// The server and its version.
-    pub(super) fn server(&self) -> String {
+    pub(crate) fn server(&self) -> String {
         // Valkey also tells the version of Redis that it is compatible with.
         match (self.field("valkey_version"), self.field("redis_version")) {
             (Some(version), _) => format!("valkey {version}"),
@@ -35,27 +34,41 @@ impl Info {
         }
     }
 
-    pub(super) fn is_replica(&self) -> bool {
+    pub(crate) fn is_replica(&self) -> bool {
         self.field("role").is_some_and(|role| role != "master")
     }
 
+    pub(crate) fn is_loading(&self) -> bool {
+        self.field("loading").is_some_and(|loading| loading == "1")
+    }
+
+    /// What kind of server it is, if it is one that can never keep the locks of this store.
+    pub(crate) fn other_kind(&self) -> Option<&'static str> {
+        let is_cluster = self.field("cluster_enabled").is_some_and(|enabled| enabled == "1");
+        match self.field("redis_mode") {
+            Some("sentinel") => Some("a sentinel"),
+            Some("cluster") => Some("a node of a cluster"),
+            _ => is_cluster.then_some("a node of a cluster"),
+        }
+    }
+
     /// The policy by which the server removes keys when its memory is full, if it may remove locks.
-    pub(super) fn evicts_by(&self) -> Option<&str> {
+    pub(crate) fn evicts_by(&self) -> Option<&str> {
         let policy = self.field("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
         self.field("maxmemory").is_some_and(|most| most != "0").then_some(policy)
     }
 
     /// What puts locks at risk, each with what to do about it.
-    pub(super) fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.is_replica() {
             problems.push("is a replica: connect to the primary".to_owned());
         }
-        if self.field("loading").is_some_and(|loading| loading == "1") {
+        if self.is_loading() {
             problems.push("is loading its data: wait until it has".to_owned());
         }
-        if self.field("cluster_enabled").is_some_and(|enabled| enabled == "1") {
-            problems.push("is a node of a cluster: connect to a single server".to_owned());
+        if let Some(kind) = self.other_kind() {
+            problems.push(format!("is {kind}: connect to a single server"));
         }
         if let Some(policy) = self.evicts_by() {
             problems.push(format!(

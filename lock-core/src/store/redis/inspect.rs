@@ -59,7 +59,7 @@ impl Inspect for RedisStore {
     fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>> {
         Box::pin(async {
             let live = self.server.connection().live(None).await?;
-            let info = Info::ask(&live).await?;
+            let info = Info::read(live.send(&redis::cmd("INFO")).await?);
             Ok(StoreHealth::new(info.server(), info.problems()))
         })
     }

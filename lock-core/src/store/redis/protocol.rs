@@ -104,10 +104,10 @@ impl<P> Server<P> {
         let operation = Operation::Claim { ttl_ms, void_after, place: place.cloned() };
         let command = self.command(&claim.name, claim.token, operation);
         let reply = live.batcher.execute(command, until).await;
-        let reply = reply.and_then(|reply| read_acquire(&reply));
+        let reply = reply.and_then(|reply| read_acquire(&reply, live.generation));
         sent_claim.answered(&reply);
         let reply = reply?;
-        connection.clock().record(reply.us(), sent);
+        connection.clock().record(reply.us(), sent, live.generation);
         Ok(reply)
     }
 
@@ -177,7 +177,7 @@ impl<P> Server<P> {
             read_release(&reply?)?
         };
         if let Some(us) = us {
-            connection.clock().record(us, sent);
+            connection.clock().record(us, sent, live.generation);
         }
         let passed = us.unwrap_or_else(|| connection.clock().passed());
         Ok(match self.in_doubt.released(token, live.generation, passed) {
@@ -215,14 +215,16 @@ pub(super) fn release_orphan<P>(
     });
 }
 
-/// Sends once more if the connection breaks. Claims and renewals can be repeated, because they name
-/// their token. Returns the first error as well if there was a second attempt.
+/// Sends once more if the connection breaks, or leads to the wrong server. Claims and renewals can
+/// be repeated, because they name their token. Returns the error of the broken connection as well.
 async fn once_more_if_broken<T, F>(send: impl Fn() -> F) -> (Result<T, Fault>, Option<Error>)
 where
     F: Future<Output = Result<T, Fault>>,
 {
     match send().await {
         Err(Fault::Broken(first)) => (send().await, Some(first)),
+        // Nothing was done there, so nothing is in doubt.
+        Err(fault) if fault.is_by_wrong_server() => (send().await, None),
         reply => (reply, None),
     }
 }

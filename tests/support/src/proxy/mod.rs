@@ -29,7 +29,8 @@ pub struct Proxy {
 
 /// What the proxy's threads share.
 struct Shared {
-    target: SocketAddr,
+    /// Where new connections lead.
+    target: Mutex<SocketAddr>,
     traffic: Arc<Traffic>,
     accepted: AtomicUsize,
     turns_away: AtomicBool,
@@ -47,7 +48,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            target: SocketAddr::from(([127, 0, 0, 1], server.port())),
+            target: Mutex::new(address(server)),
             traffic: Arc::default(),
             accepted: AtomicUsize::new(0),
             turns_away: AtomicBool::new(false),
@@ -103,6 +104,12 @@ impl Proxy {
         self.shared.accepted.load(Ordering::Acquire)
     }
 
+    /// Leads new connections to `server`, as a name whose address changed. Open ones stay.
+    pub fn lead_to(&self, server: &RedisServer) {
+        server.load_scripts();
+        *self.shared.target.lock().unwrap() = address(server);
+    }
+
     /// Lets nothing through on the connections that are open now, as when a firewall forgets them.
     /// They stay open. Gives their number.
     pub fn black_hole(&self) -> usize {
@@ -142,6 +149,10 @@ impl Proxy {
     }
 }
 
+fn address(server: &RedisServer) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], server.port()))
+}
+
 impl Shared {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
@@ -153,8 +164,9 @@ impl Shared {
             if self.turns_away.load(Ordering::Acquire) {
                 continue;
             }
-            let Ok(server) = TcpStream::connect(self.target) else { continue };
-            let link = Link::start(client, server, self.target);
+            let target = *self.target.lock().unwrap();
+            let Ok(server) = TcpStream::connect(target) else { continue };
+            let link = Link::start(client, server, target);
             // In this order: a concurrent `cut` finds the link in the list, or is noticed here.
             self.links.lock().unwrap().push(Arc::downgrade(&link));
             if self.ignores.load(Ordering::Acquire) {

@@ -14,6 +14,9 @@ pub(crate) struct ServerClock(Mutex<Sample>);
 struct Sample {
     us: u64,
     sent: Instant,
+    /// The connection that brought it. Another connection may lead to another server, whose clock
+    /// says nothing about this one.
+    generation: u64,
 }
 
 /// Clocks that are synchronised at all are closer than this.
@@ -21,19 +24,23 @@ const FAR_APART: Duration = Duration::from_secs(10);
 
 impl ServerClock {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Sample { us: 0, sent: Instant::now() }))
+        Self(Mutex::new(Sample { us: 0, sent: Instant::now(), generation: 0 }))
     }
 
-    /// Records the server's time, in microseconds, from the reply to a command sent at `sent`.
-    pub(crate) fn record(&self, us: u64, sent: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Sample { us, sent };
+    /// Records the server's time, in microseconds, from the reply to a command sent at `sent` on
+    /// connection `generation`. A reply on an older connection than the last says nothing.
+    pub(crate) fn record(&self, us: u64, sent: Instant, generation: u64) {
+        let mut sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if generation >= sample.generation {
+            *sample = Sample { us, sent, generation };
+        }
     }
 
     /// The latest time that the clock can show at `at`, by the last sample.
     ///
     /// A connection is open only after the first sample.
     pub(crate) fn latest_at(&self, at: Instant) -> u64 {
-        let Sample { us, sent } = self.last();
+        let Sample { us, sent, .. } = self.last();
         us.saturating_add(micros(at.saturating_since(sent)))
     }
 

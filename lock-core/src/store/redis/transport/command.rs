@@ -59,10 +59,25 @@ pub(crate) enum Kind {
 /// The reply of the acquire script to a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AcquireReply {
-    Granted { us: u64, fence: u64 },
-    Queued { us: u64, holder: Holder, ticket: u64, place: u64 },
-    Busy { us: u64, holder: Holder },
-    Void { us: u64 },
+    Granted {
+        us: u64,
+        fence: u64,
+    },
+    /// `generation`: the connection that brought the reply.
+    Queued {
+        us: u64,
+        holder: Holder,
+        ticket: u64,
+        place: u64,
+        generation: u64,
+    },
+    Busy {
+        us: u64,
+        holder: Holder,
+    },
+    Void {
+        us: u64,
+    },
 }
 
 impl AcquireReply {
@@ -230,8 +245,11 @@ impl Reply {
     }
 }
 
-/// Reads the reply to a claim.
-pub(crate) fn read_acquire(Reply { us, value }: &Reply) -> Result<AcquireReply, Fault> {
+/// Reads the reply to a claim, which came on connection `generation`.
+pub(crate) fn read_acquire(
+    Reply { us, value }: &Reply,
+    generation: u64,
+) -> Result<AcquireReply, Fault> {
     use Value::{Array, Int};
     let us = *us;
     let holder = |left: i64, has_token: i64| Holder {
@@ -251,6 +269,7 @@ pub(crate) fn read_acquire(Reply { us, value }: &Reply) -> Result<AcquireReply, 
             holder: holder(left, has_token),
             ticket: minted(ticket)?,
             place: place.unsigned_abs(),
+            generation,
         }),
         [Int(0), Int(left), Int(has_token)] => {
             Ok(AcquireReply::Busy { us, holder: holder(left, has_token) })

@@ -13,12 +13,13 @@ use tokio::task::AbortHandle;
 
 use super::batch::Batcher;
 use super::clock::ServerClock;
-use super::connector::{Endpoint, Wire};
-use super::dial::Dialer;
+use super::connector::Endpoint;
+use super::dial::{Dialer, Dialled};
 use super::link::{Health, Link, Timeouts};
 use crate::error::{Error, ErrorKind};
 use crate::runtime::{AliveFlag, spawn_handle};
 use crate::store::redis::error::{Fault, task_is_gone};
+use crate::store::redis::info::Info;
 use crate::time::{Instant, Late, timeout_at};
 
 /// A connection that replaces itself, and what is known about the server behind it.
@@ -36,8 +37,9 @@ pub(crate) struct Connection {
 
 /// Receives what arrives without having been requested.
 pub(crate) trait Observer: Send + Sync + 'static {
-    /// A message arrived on a subscribed channel.
-    fn message(&self, connection: &Arc<Connection>, payload: &Value);
+    /// A message arrived on a subscribed channel, on connection `generation` or on one that listens
+    /// for it.
+    fn message(&self, connection: &Arc<Connection>, generation: u64, payload: &Value);
 
     /// Messages may have been lost.
     fn lost(&self);
@@ -50,6 +52,8 @@ struct Current {
     generation: u64,
     /// Commands in a row that had no reply in time.
     silences: u32,
+    /// Connections in a row that led to the wrong server.
+    misplaced: u32,
 }
 
 /// An open connection.
@@ -57,6 +61,8 @@ pub(crate) struct Live {
     pub(crate) generation: u64,
     /// Whether it can carry pushed messages.
     pub(crate) resp3: bool,
+    /// What the server said of itself at the dial.
+    pub(crate) info: Info,
     pub(crate) batcher: Arc<Batcher>,
     link: Arc<Link>,
     /// Falls with the batcher's driver, and so with the runtime that drives the connection.
@@ -124,27 +130,26 @@ impl Connection {
         if let Some(live) = self.open() {
             return Ok(live);
         }
+        // One task dials at a time, so no other connection gets this number.
+        let generation = self.lock().generation + 1;
         let this = Weak::clone(&self.this);
         let on_push = move |push: PushInfo| {
             if let Some(this) = this.upgrade() {
-                this.pushed(&push);
+                this.pushed(generation, &push);
             }
         };
-        let (wire, resp3) = self.dialer.dial(&self.clock, Box::new(on_push)).await?;
+        let dialled = self.dialer.dial(&self.clock, generation, Box::new(on_push)).await?;
         let mut current = self.lock();
-        current.generation += 1;
+        current.generation = generation;
         current.silences = 0;
-        let generation = current.generation;
-        let live = Arc::new(self.start(wire, resp3, generation));
+        let live = Arc::new(self.start(dialled, generation));
         current.live = Some(Arc::clone(&live));
-        if generation > 1 {
-            tracing::info!(target: "lock_core", server = %self.label, "connected again");
-        }
         Ok(live)
     }
 
     /// Drives the batcher on the runtime that polls this, which is the one that drives the wire.
-    fn start(&self, wire: Wire, resp3: bool, generation: u64) -> Live {
+    fn start(&self, dialled: Dialled, generation: u64) -> Live {
+        let Dialled { wire, resp3, info } = dialled;
         let this = Weak::clone(&self.this);
         let report = move |health| {
             if let Some(this) = this.upgrade() {
@@ -160,7 +165,7 @@ impl Connection {
             let _guard = guard;
             driving.await;
         });
-        Live { generation, resp3, batcher, link, alive, driver: driver.abort_handle() }
+        Live { generation, resp3, info, batcher, link, alive, driver: driver.abort_handle() }
     }
 
     /// Opens a connection that only listens.
@@ -168,9 +173,9 @@ impl Connection {
         self.dialer.pubsub().await
     }
 
-    fn pushed(self: &Arc<Self>, push: &PushInfo) {
+    fn pushed(self: &Arc<Self>, generation: u64, push: &PushInfo) {
         match (&push.kind, push.data.as_slice()) {
-            (PushKind::Message, [_, payload]) => self.observer.message(self, payload),
+            (PushKind::Message, [_, payload]) => self.observer.message(self, generation, payload),
             (PushKind::Disconnection, _) => self.observer.lost(),
             _ => {}
         }
@@ -184,7 +189,7 @@ impl Connection {
         }
         let is_lost = match health {
             Health::Answered => {
-                current.silences = 0;
+                (current.silences, current.misplaced) = (0, 0);
                 false
             }
             Health::Silent => {
@@ -192,6 +197,14 @@ impl Connection {
                 current.silences >= MAX_SILENCES
             }
             Health::Broken => true,
+            Health::Misplaced => {
+                current.misplaced += 1;
+                // The first dial follows at once: the name may lead elsewhere by now.
+                if current.misplaced > 1 {
+                    self.dialer.hold_off();
+                }
+                true
+            }
             Health::Unknown => false,
         };
         if !is_lost {
@@ -199,11 +212,13 @@ impl Connection {
         }
         let Some(live) = current.live.take() else { return };
         drop(current);
-        if health == Health::Silent {
-            tracing::warn!(
-                target: "lock_core", server = %self.label,
-                "no replies on this connection: dialling a new one"
-            );
+        let why = match health {
+            Health::Silent => Some("no replies on this connection: dialling a new one"),
+            Health::Misplaced => Some("this is not the server that has the locks: dialling anew"),
+            Health::Answered | Health::Broken | Health::Unknown => None,
+        };
+        if let Some(why) = why {
+            tracing::warn!(target: "lock_core", server = %self.label, "{why}");
         }
         live.batcher.close();
         self.observer.lost();

@@ -15,6 +15,8 @@ pub use self::supplied::{Connector, Socket};
 pub(crate) struct Endpoint {
     with_resp3: Client,
     with_resp2: Client,
+    /// Whether the URL leaves the protocol open.
+    may_speak_resp3: bool,
     #[cfg(feature = "test-util")]
     supplier: Option<std::sync::Arc<dyn Connector>>,
 }
@@ -33,8 +35,8 @@ pub(crate) struct Wire {
 }
 
 impl Endpoint {
-    /// The server at `info`.
-    pub(crate) fn new(info: &ConnectionInfo) -> RedisResult<Self> {
+    /// The server at `info`, by RESP3 if it `may_speak_resp3`.
+    pub(crate) fn new(info: &ConnectionInfo, may_speak_resp3: bool) -> RedisResult<Self> {
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         // Send small calls at once instead of waiting for the acknowledgement of the one before.
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
@@ -46,9 +48,15 @@ impl Endpoint {
         Ok(Self {
             with_resp3: with(ProtocolVersion::RESP3)?,
             with_resp2: with(ProtocolVersion::RESP2)?,
+            may_speak_resp3,
             #[cfg(feature = "test-util")]
             supplier: None,
         })
+    }
+
+    /// Whether to try RESP3.
+    pub(super) fn may_speak_resp3(&self) -> bool {
+        self.may_speak_resp3
     }
 
     /// The same server over the streams of `connector`.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join;
 use redis::aio::{ConnectionLike as _, PubSub};
 use redis::{AsyncConnectionConfig, PushInfo, RedisError, RedisResult, Value};
 
@@ -12,7 +13,8 @@ use super::clock::ServerClock;
 use super::connector::{Endpoint, Wire};
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
-use crate::store::redis::error::{Fault, discreet, is_about_password};
+use crate::store::redis::error::{Fault, UnusableServer, discreet, is_about_password};
+use crate::store::redis::info::Info;
 use crate::time::{Instant, Late, timeout_at};
 
 /// Opens connections to one server.
@@ -22,7 +24,18 @@ pub(super) struct Dialer {
     timeout: Duration,
     /// The server, or a proxy in front of it, refused RESP3.
     resp3_refused: AtomicBool,
+    /// A connection broke when it sent `INFO`, as some proxies do.
+    info_breaks: AtomicBool,
     failures: Mutex<Failures>,
+}
+
+/// A connection that was opened.
+pub(super) struct Dialled {
+    pub(super) wire: Wire,
+    /// Whether it can carry pushed messages.
+    pub(super) resp3: bool,
+    /// What the server says of itself.
+    pub(super) info: Info,
 }
 
 /// The failures since the last success.
@@ -37,6 +50,14 @@ struct Failure {
     retry_at: Instant,
 }
 
+impl Failures {
+    /// Counts a failure. Until the pause after it is over, dials fail with `error`.
+    fn fail(&mut self, error: Error) {
+        let retry_at = Instant::now().saturating_add(self.backoff.next_pause());
+        self.last = Some(Failure { error, retry_at });
+    }
+}
+
 /// Takes what the server pushes on a connection.
 type OnPush = Box<dyn Fn(PushInfo) + Send + Sync>;
 
@@ -45,33 +66,54 @@ const PIPELINE_BUFFER: usize = 1024;
 
 impl Dialer {
     pub(super) fn new(endpoint: Endpoint, label: Arc<str>, timeout: Duration) -> Self {
-        let (resp3_refused, failures) = (AtomicBool::new(false), Mutex::default());
-        Self { endpoint, label, timeout, resp3_refused, failures }
+        let resp3_refused = AtomicBool::new(!endpoint.may_speak_resp3());
+        let (info_breaks, failures) = (AtomicBool::new(false), Mutex::default());
+        Self { endpoint, label, timeout, resp3_refused, info_breaks, failures }
     }
 
-    /// Dials once, and takes a first sample of the server's clock. Returns whether the connection
-    /// speaks RESP3 as well. Between a failure and the end of the pause after it, fails as that
-    /// did.
+    /// Dials once, takes a first sample of the server's clock for connection `generation`, and
+    /// checks that the server can have the locks. Between a failure and the end of the pause after
+    /// it, fails as that did.
     pub(super) async fn dial(
         &self,
         clock: &ServerClock,
+        generation: u64,
         on_push: OnPush,
-    ) -> Result<(Wire, bool), Error> {
+    ) -> Result<Dialled, Error> {
         if let Some(Failure { error, retry_at }) = &self.lock().last
             && *retry_at > Instant::now()
         {
             return Err(error.clone());
         }
-        let dialled = self.dial_now(clock, on_push).await;
+        let dialled = self.dial_now(clock, generation, on_push).await;
         let mut failures = self.lock();
         match &dialled {
-            Ok(_) => *failures = Failures::default(),
+            Ok(_) => {
+                let was_away = failures.last.is_some();
+                *failures = Failures::default();
+                if was_away || generation > 1 {
+                    tracing::info!(target: "lock_core", server = %self.label, "connected again");
+                }
+            }
             Err(error) => {
-                let retry_at = Instant::now().saturating_add(failures.backoff.next_pause());
-                failures.last = Some(Failure { error: error.clone(), retry_at });
+                // Once per outage, not once per dial.
+                if failures.last.is_none() {
+                    tracing::warn!(
+                        target: "lock_core", server = %self.label, %error,
+                        cause = error.cause().map(tracing::field::display),
+                        "the lock store cannot be reached; dialling until it can"
+                    );
+                }
+                failures.fail(error.clone());
             }
         }
         dialled
+    }
+
+    /// Waits a moment before the next dial: the last connection led to the wrong server again.
+    pub(super) fn hold_off(&self) {
+        let what = format!("{} is not the server that has the locks", self.label);
+        self.lock().fail(Error::plain(ErrorKind::Unavailable, what));
     }
 
     /// Why the last attempt failed, unless there was a success since.
@@ -84,24 +126,63 @@ impl Dialer {
         self.endpoint.pubsub().await
     }
 
-    async fn dial_now(&self, clock: &ServerClock, on_push: OnPush) -> Result<(Wire, bool), Error> {
+    async fn dial_now(
+        &self,
+        clock: &ServerClock,
+        generation: u64,
+        on_push: OnPush,
+    ) -> Result<Dialled, Error> {
         let limit = Instant::now().saturating_add(self.timeout);
-        let (mut wire, resp3) = self.handshake(on_push, limit).await?;
+        let (wire, resp3) = self.handshake(on_push, limit).await?;
         // Claims carry the server's time, so it must be known before the first of them.
         let sent = Instant::now();
-        let time = timeout_at(limit, wire.req_packed_command(&redis::cmd("TIME"))).await;
-        let time = time.map_err(|Late| self.no_connection(timed_out()))?;
-        match time.and_then(Value::extract_error) {
-            Ok(time) => {
-                let us = time_us(&time).ok_or_else(|| {
-                    Error::plain(
-                        ErrorKind::Unavailable,
-                        "cannot read the reply of redis to the TIME command",
-                    )
-                })?;
-                clock.record(us, sent);
-                Ok((wire, resp3))
+        let ask = async |command| {
+            let mut wire = wire.clone();
+            let reply = wire.req_packed_command(&redis::cmd(command)).await;
+            reply.and_then(Value::extract_error)
+        };
+        let asks_info = !self.info_breaks.load(Ordering::Acquire);
+        // Both in one write. A reply to the second says that the first had one.
+        let asked = async {
+            let info = async { if asks_info { Some(ask("INFO").await) } else { None } };
+            join(ask("TIME"), info).await
+        };
+        let asked = timeout_at(limit, asked).await;
+        let (time, reply) = asked.map_err(|Late| self.no_connection(timed_out()))?;
+        let us = self.time(time)?;
+        let mut info = Info::unknown();
+        match reply {
+            Some(Ok(reply)) => {
+                info = Info::read(reply);
+                self.check(&info)?;
             }
+            Some(Err(error)) => match Fault::of(error) {
+                // Not permitted, or not known: the replies to the scripts will tell.
+                Fault::Refused(error) => tracing::debug!(
+                    target: "lock_core", server = %self.label, error = %discreet(error),
+                    "the server does not tell what it is"
+                ),
+                broken => {
+                    self.info_breaks.store(true, Ordering::Release);
+                    return Err(Error::from(broken.before_the_call()));
+                }
+            },
+            // The next dial asks again: the server may just have died when it was asked.
+            None => self.info_breaks.store(false, Ordering::Release),
+        }
+        clock.record(us, sent, generation);
+        Ok(Dialled { wire, resp3, info })
+    }
+
+    /// Reads the reply to `TIME`, in microseconds.
+    fn time(&self, reply: RedisResult<Value>) -> Result<u64, Error> {
+        match reply {
+            Ok(time) => time_us(&time).ok_or_else(|| {
+                Error::plain(
+                    ErrorKind::Unavailable,
+                    "cannot read the reply of redis to the TIME command",
+                )
+            }),
             // The server's own words say more than that there is no connection, but nothing about a
             // key.
             Err(error) => Err(match Fault::of(error.clone()) {
@@ -109,6 +190,23 @@ impl Dialer {
                 _ => self.no_connection(error),
             }),
         }
+    }
+
+    /// Whether the server can have the locks, by what it says of itself.
+    fn check(&self, info: &Info) -> Result<(), Error> {
+        let label = &self.label;
+        if let Some(kind) = info.other_kind() {
+            let what = format!("{label} is {kind}: connect to a single server");
+            return Err(Error::unavailable(what, UnusableServer(kind)));
+        }
+        let what = if info.is_replica() {
+            format!("{label} is a replica: connect to the primary")
+        } else if info.is_loading() {
+            format!("{label} is loading its data")
+        } else {
+            return Ok(());
+        };
+        Err(Error::plain(ErrorKind::Unavailable, what))
     }
 
     /// Connects by RESP3, or by RESP2 where that is refused.
@@ -120,6 +218,15 @@ impl Dialer {
             });
             match self.connect(true, &config, limit).await? {
                 Ok(wire) => return Ok((wire, true)),
+                // Some servers close a connection on which RESP3 is requested.
+                Err(error) if error.is_io_error() && is_closed(&error) => {
+                    let wire = self.connect(false, &self.config(), limit).await?;
+                    return wire.map(|wire| (wire, false)).map_err(|second| {
+                        // The server's own words say more than that it closed the connection.
+                        let says_why = !second.is_io_error();
+                        self.no_connection(if says_why { second } else { error })
+                    });
+                }
                 // An outage, or a wrong password, is the same by RESP2.
                 Err(error) if error.is_io_error() || is_about_password(&error) => {
                     return Err(self.no_connection(error));
@@ -169,6 +276,11 @@ impl Dialer {
         // Nothing that holds this lock panics.
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether the connection was open before it failed.
+fn is_closed(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
 }
 
 fn timed_out() -> std::io::Error {

@@ -30,6 +30,8 @@ pub(crate) enum Health {
     /// The server had time to reply, and did not.
     Silent,
     Broken,
+    /// The server replied that it is not, or not yet, the one that has the locks.
+    Misplaced,
     /// The caller gave the server too little time to tell.
     Unknown,
 }
@@ -70,6 +72,7 @@ fn earlier(limit: Instant, until: Option<Instant>) -> Instant {
 impl Health {
     fn of<T>(reply: &Result<T, Fault>) -> Self {
         match reply {
+            Err(fault) if fault.is_by_wrong_server() => Self::Misplaced,
             Ok(_) | Err(Fault::Refused(_)) => Self::Answered,
             Err(Fault::Silent(_)) => Self::Silent,
             // Where replies are garbled, later ones may belong to other commands.

@@ -14,22 +14,27 @@ use crate::runtime::{AliveFlag, AliveGuard};
 /// A connection that receives messages, and nothing else.
 pub(crate) struct Listener {
     sink: PubSubSink,
+    /// The command connection for which it listens.
+    generation: u64,
     alive: AliveFlag,
     task: AbortHandle,
 }
 
 impl Listener {
-    /// Opens one. Its messages go to the observer of `connection`.
-    pub(crate) async fn open(connection: &Connection) -> RedisResult<Self> {
+    /// Opens one for the command connection `generation`. Its messages go to the observer of
+    /// `connection`.
+    pub(crate) async fn open(connection: &Connection, generation: u64) -> RedisResult<Self> {
         let (sink, stream) = connection.pubsub().await?.split();
         let alive = AliveFlag::default();
         let end = End { connection: connection.weak(), alive: Some(alive.raise()) };
-        let task = Handle::current().spawn(listen(stream, end)).abort_handle();
-        Ok(Self { sink, alive, task })
+        let task = Handle::current().spawn(listen(stream, generation, end)).abort_handle();
+        Ok(Self { sink, generation, alive, task })
     }
 
-    pub(crate) fn is_alive(&self) -> bool {
-        self.alive.is_alive()
+    /// Whether it listens for the command connection `generation`. The next one may lead to another
+    /// server.
+    pub(crate) fn serves(&self, generation: u64) -> bool {
+        self.generation == generation && self.alive.is_alive()
     }
 
     /// Subscribes channels on this connection.
@@ -60,11 +65,11 @@ impl Drop for End {
     }
 }
 
-async fn listen(mut stream: PubSubStream, end: End) {
+async fn listen(mut stream: PubSubStream, generation: u64, end: End) {
     while let Some(message) = stream.next().await {
         let Some(connection) = end.connection.upgrade() else { return };
         if let Ok(payload) = message.get_payload::<Value>() {
-            connection.observer().message(&connection, &payload);
+            connection.observer().message(&connection, generation, &payload);
         }
     }
 }

@@ -36,7 +36,8 @@ pub(crate) struct Mailbox {
 /// What a waiter receives.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
-    Grant(GrantMessage),
+    /// A message, and the connection that brought it.
+    Grant(GrantMessage, u64),
     /// Messages may have been lost.
     Lost,
 }
@@ -70,7 +71,7 @@ impl Mailboxes {
     }
 
     /// Delivers a message to its mailbox, or returns it as an orphan.
-    fn deliver<'m>(&self, text: &'m str) -> Option<Orphan<'m>> {
+    fn deliver<'m>(&self, generation: u64, text: &'m str) -> Option<Orphan<'m>> {
         let (token, message, name) = GrantMessage::parse(text)?;
         let token = Token::parse(token)?;
         let sender = self.lock().get(&token).cloned();
@@ -78,7 +79,7 @@ impl Mailboxes {
             // Fails only if the mailbox is dropped at this moment. The client then releases the
             // token.
             Some(sender) => {
-                let _ = sender.send(Event::Grant(message));
+                let _ = sender.send(Event::Grant(message, generation));
                 None
             }
             None => Some(Orphan { token, name }),
@@ -119,13 +120,14 @@ impl Drop for Mailbox {
 }
 
 impl<P: Send + 'static> Observer for Incoming<P> {
-    fn message(&self, connection: &Arc<Connection>, payload: &Value) {
+    fn message(&self, connection: &Arc<Connection>, generation: u64, payload: &Value) {
         let text = match payload {
             Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
             Value::SimpleString(text) => Some(text.as_str()),
             _ => None,
         };
-        if let Some(Orphan { token, name }) = text.and_then(|text| self.mailboxes.deliver(text)) {
+        let orphan = text.and_then(|text| self.mailboxes.deliver(generation, text));
+        if let Some(Orphan { token, name }) = orphan {
             release_orphan(connection, &self.in_doubt, self.tag, token, name);
         }
     }

@@ -228,8 +228,8 @@ impl<'a> Wait<'a> {
             () = sleep_until_some(until) => return Wake::Over,
         };
         match event {
-            Event::Grant(message) => {
-                let verdict = queued.ticket.judge(message, Instant::now());
+            Event::Grant(message, generation) => {
+                let verdict = queued.ticket.judge(message, generation, Instant::now());
                 self.act_on(verdict).map_or(Wake::Message, Wake::Grant)
             }
             Event::Lost => Wake::Lost,
@@ -294,8 +294,11 @@ impl<'a> Wait<'a> {
                 self.next = Instant::now();
                 Ok(self.busy(holder, self.next))
             }
-            AcquireReply::Queued { us, holder, ticket, place } => {
-                self.queued(us, holder, ticket, place, sent, lost)
+            AcquireReply::Queued { us, holder, ticket, place, generation } => {
+                self.server.in_doubt().queued(self.claim.token);
+                let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
+                queued.ticket.queued(ticket, us, sent, generation);
+                self.queued(holder, place, lost)
             }
             AcquireReply::Void { .. } => {
                 if lost {
@@ -327,8 +330,8 @@ impl<'a> Wait<'a> {
                 reply = &mut reply => return (Outcome::Reply(reply), lost),
             };
             match event {
-                Event::Grant(message) => {
-                    let verdict = queued.ticket.judge(message, Instant::now());
+                Event::Grant(message, generation) => {
+                    let verdict = queued.ticket.judge(message, generation, Instant::now());
                     if let Some(grant) = self.act_on(verdict) {
                         return (Outcome::Message(grant), lost);
                     }
@@ -340,24 +343,14 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// The claim sent at `sent` has its place in the queue.
-    fn queued(
-        &mut self,
-        us: u64,
-        holder: Holder,
-        ticket: u64,
-        place: u64,
-        sent: Instant,
-        lost: bool,
-    ) -> Result<Attempt, Fault> {
+    /// The token has its place in the queue.
+    fn queued(&mut self, holder: Holder, place: u64, lost: bool) -> Result<Attempt, Fault> {
         self.waits.contended.insert(&self.claim.name);
-        self.server.in_doubt().queued(self.claim.token);
         let now = Instant::now();
         let waiting = self.busy(holder, now);
         let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
         let pause = queued.schedule.next_pause(holder, place, self.waits.mailboxes.len());
         self.next = now.saturating_add(pause);
-        queued.ticket.queued(ticket, us, sent);
         let verdict = queued.ticket.judge_early(now);
         if lost {
             // The inbox may not be subscribed on the connection that carried the reply.

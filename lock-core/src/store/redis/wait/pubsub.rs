@@ -72,6 +72,13 @@ impl Route {
     }
 }
 
+impl Routes {
+    /// The second connection, if it listens for the command connection `generation`.
+    fn listener_for(&self, generation: u64) -> Option<&Listener> {
+        self.listener.as_ref().filter(|listener| listener.serves(generation))
+    }
+}
+
 impl Subscription {
     pub(super) fn new(tag: Tag) -> Self {
         let (id, routes) = (OnceLock::new(), Mutex::default());
@@ -127,9 +134,7 @@ impl Subscription {
         match *routes.by_namespace.get(namespace)? {
             Route::Pushed(generation) if generation == live.generation => Some(true),
             Route::Refused(generation) if generation == live.generation => Some(false),
-            Route::Subscribed if routes.listener.as_ref().is_some_and(Listener::is_alive) => {
-                Some(true)
-            }
+            Route::Subscribed if routes.listener_for(live.generation).is_some() => Some(true),
             Route::Unconfirmed(until) if Instant::now() < until => Some(false),
             Route::Pushed(_) | Route::Refused(_) | Route::Subscribed | Route::Unconfirmed(_) => {
                 None
@@ -173,7 +178,7 @@ impl Subscription {
             if live.resp3 {
                 live.subscribe(channel).await
             } else {
-                self.listener(connection).await?.subscribe(channel).await
+                self.listener(connection, live.generation).await?.subscribe(channel).await
             }
         };
         match timeout_at(until, subscribed).await {
@@ -250,16 +255,11 @@ impl Subscription {
     }
 
     /// The second connection, opened if there is none.
-    async fn listener(&self, connection: &Connection) -> RedisResult<PubSubSink> {
-        let open = {
-            let routes = self.lock();
-            let open = routes.listener.as_ref().filter(|listener| listener.is_alive());
-            open.map(Listener::sink)
-        };
-        if let Some(sink) = open {
+    async fn listener(&self, connection: &Connection, generation: u64) -> RedisResult<PubSubSink> {
+        if let Some(sink) = self.lock().listener_for(generation).map(Listener::sink) {
             return Ok(sink);
         }
-        let listener = Listener::open(connection).await?;
+        let listener = Listener::open(connection, generation).await?;
         let sink = listener.sink();
         let mut routes = self.lock();
         routes.by_namespace.retain(|_, route| *route != Route::Subscribed);

@@ -11,6 +11,8 @@
 //!   server's clock shows between that reply and the grant: the lock was granted after the reply.
 //!   Claims without a reply never count, because the lock may have been granted before they
 //!   arrived.
+//! - Times of two servers are never compared: a message on another connection than the reply, which
+//!   may lead to another server, makes the client claim again.
 //! - If too little of the lease is left, the client claims again, which lengthens it.
 //!
 //! Pure: the clock is an argument.
@@ -26,8 +28,8 @@ use crate::time::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Ticket {
     confirmed: Option<Confirmed>,
-    /// A message for a ticket that no reply has named yet.
-    early: Option<GrantMessage>,
+    /// A message for a ticket that no reply has named yet, and the connection that brought it.
+    early: Option<(GrantMessage, u64)>,
 }
 
 /// The newest reply that named a ticket.
@@ -38,6 +40,8 @@ struct Confirmed {
     sent: Instant,
     /// The server's time in the reply, in microseconds.
     us: u64,
+    /// The connection that brought the reply.
+    generation: u64,
 }
 
 /// A message about a grant.
@@ -63,32 +67,41 @@ pub(super) enum Verdict {
 }
 
 impl Ticket {
-    /// The claim sent at `sent` was answered at the server's time `us`: the token waits with ticket
-    /// `number`. Replies may come in any order.
-    pub(super) fn queued(&mut self, number: u64, us: u64, sent: Instant) {
+    /// The claim sent at `sent` was answered at the server's time `us`, on connection `generation`:
+    /// the token waits with ticket `number`. Replies may come in any order.
+    pub(super) fn queued(&mut self, number: u64, us: u64, sent: Instant, generation: u64) {
         let is_newer = self
             .confirmed
             .is_none_or(|last| number > last.number || number == last.number && sent > last.sent);
         if is_newer {
-            self.confirmed = Some(Confirmed { number, sent, us });
+            self.confirmed = Some(Confirmed { number, sent, us, generation });
         }
     }
 
     /// Judges a message that came before its ticket was known, if there is one.
     pub(super) fn judge_early(&mut self, now: Instant) -> Verdict {
-        self.early.take().map_or(Verdict::Ignore, |message| self.judge(message, now))
+        let early = self.early.take();
+        early.map_or(Verdict::Ignore, |(message, generation)| self.judge(message, generation, now))
     }
 
-    /// Judges a message that is read at `now`.
-    pub(super) fn judge(&mut self, message: GrantMessage, now: Instant) -> Verdict {
+    /// Judges a message that came on connection `generation` and is read at `now`.
+    pub(super) fn judge(
+        &mut self,
+        message: GrantMessage,
+        generation: u64,
+        now: Instant,
+    ) -> Verdict {
         let confirmed = match self.confirmed {
             Some(confirmed) if confirmed.number == message.ticket => confirmed,
             Some(confirmed) if confirmed.number > message.ticket => return Verdict::Ignore,
             _ => {
-                self.early = Some(message);
+                self.early = Some((message, generation));
                 return Verdict::ClaimAgain;
             }
         };
+        if confirmed.generation != generation {
+            return Verdict::ClaimAgain;
+        }
         // Between the reply and the grant, by the server's clock, which may be 1 % fast.
         let between = Duration::from_micros(message.us.saturating_sub(confirmed.us)) / 100 * 99;
         let since = confirmed.sent.saturating_add(between).min(now);
@@ -134,9 +147,9 @@ mod tests {
     #[test]
     fn message_is_believed_only_for_the_present_ticket() {
         let mut ticket = Ticket::default();
-        ticket.queued(7, 1_000, at(1_000));
-        assert!(matches!(ticket.judge(message(6, 1_100), at(1_200)), Verdict::Ignore));
-        let Verdict::Enter(grant) = ticket.judge(message(7, 2_000), at(2_300)) else {
+        ticket.queued(7, 1_000, at(1_000), 1);
+        assert!(matches!(ticket.judge(message(6, 1_100), 1, at(1_200)), Verdict::Ignore));
+        let Verdict::Enter(grant) = ticket.judge(message(7, 2_000), 1, at(2_300)) else {
             panic!("the present ticket was granted")
         };
         assert_eq!(grant.fence, 2_000);
@@ -146,33 +159,43 @@ mod tests {
     #[test]
     fn message_ahead_of_the_reply_waits_for_it() {
         let mut ticket = Ticket::default();
-        assert!(matches!(ticket.judge(message(7, 1_100), at(1_200)), Verdict::ClaimAgain));
-        ticket.queued(7, 1_000, at(900));
+        assert!(matches!(ticket.judge(message(7, 1_100), 1, at(1_200)), Verdict::ClaimAgain));
+        ticket.queued(7, 1_000, at(900), 1);
         assert!(matches!(ticket.judge_early(at(1_300)), Verdict::Enter(_)));
         assert!(matches!(ticket.judge_early(at(1_300)), Verdict::Ignore), "once");
 
-        assert!(matches!(ticket.judge(message(9, 1_500), at(1_600)), Verdict::ClaimAgain));
-        ticket.queued(11, 1_700, at(1_700));
+        assert!(matches!(ticket.judge(message(9, 1_500), 1, at(1_600)), Verdict::ClaimAgain));
+        ticket.queued(11, 1_700, at(1_700), 1);
         assert!(
             matches!(ticket.judge_early(at(1_800)), Verdict::Ignore),
             "a later ticket: the earlier one is over"
         );
     }
 
+    /// After a failover the clock of the new primary may be far ahead.
+    #[test]
+    fn message_by_another_server_gives_no_lease() {
+        let mut ticket = Ticket::default();
+        ticket.queued(7, 1_000, at(1_000), 1);
+        assert!(matches!(ticket.judge(message(7, 900_000), 2, at(2_300)), Verdict::ClaimAgain));
+        ticket.queued(7, 900_100, at(2_400), 2);
+        assert!(matches!(ticket.judge(message(7, 900_200), 2, at(2_600)), Verdict::Enter(_)));
+    }
+
     #[test]
     fn old_message_gives_no_lease() {
         let mut ticket = Ticket::default();
-        ticket.queued(7, 1_000, at(1_000));
-        assert!(matches!(ticket.judge(message(7, 1_100), at(290_000)), Verdict::ClaimAgain));
+        ticket.queued(7, 1_000, at(1_000), 1);
+        assert!(matches!(ticket.judge(message(7, 1_100), 1, at(290_000)), Verdict::ClaimAgain));
     }
 
     #[test]
     fn replies_count_by_when_their_claims_were_sent() {
         let mut ticket = Ticket::default();
-        ticket.queued(7, 5_000, at(5_000));
-        ticket.queued(7, 2_000, at(2_000));
-        ticket.queued(6, 9_000, at(9_000));
-        let Verdict::Enter(grant) = ticket.judge(message(7, 5_000), at(6_000)) else { panic!() };
+        ticket.queued(7, 5_000, at(5_000), 1);
+        ticket.queued(7, 2_000, at(2_000), 1);
+        ticket.queued(6, 9_000, at(9_000), 1);
+        let Verdict::Enter(grant) = ticket.judge(message(7, 5_000), 1, at(6_000)) else { panic!() };
         assert_eq!(grant.since, at(5_000));
     }
 
@@ -199,8 +222,8 @@ mod tests {
             let (sent, queued) = (start, start + executed);
             let granted = queued + until_grant;
             let mut ticket = Ticket::default();
-            ticket.queued(7, server(queued), at(sent));
-            let verdict = ticket.judge(message(7, server(granted)), at(granted + delay));
+            ticket.queued(7, server(queued), at(sent), 1);
+            let verdict = ticket.judge(message(7, server(granted)), 1, at(granted + delay));
             if let Verdict::Enter(grant) = verdict {
                 let deadline = lease::deadline(grant.since, grant.ttl);
                 let expiry = server(granted) / 1_000 + 300;

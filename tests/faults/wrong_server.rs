@@ -1,0 +1,158 @@
+//! The name of the server leads to one that has no locks: a demoted primary, a node of a cluster, a
+//! sentinel, a server without scripts.
+
+use std::time::Duration;
+
+use lock_core::store::RedisStore;
+use lock_core::testing::wait_idle;
+use lock_core::{ErrorKind, LockClient};
+use lock_testkit::{Action, LogCapture, Op, Proxy, RedisServer, client, eventually, ms, within};
+
+/// envoyproxy/ratelimit#1191, StackExchange.Redis#2264, redis-py#460: a primary is demoted and
+/// keeps its connections, while its name leads to the new primary.
+#[tokio::test]
+async fn client_follows_the_name_to_the_new_primary_and_keeps_its_lease() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let () = new.cli(&format!("REPLICAOF 127.0.0.1 {}", old.port()));
+    let proxy = Proxy::to(&old);
+    let client = client(&proxy.url()).await;
+    let ttl = ms(6_000);
+    let guard = client.mutex("held").with_ttl(ttl).lock().await.unwrap();
+    eventually("it is replicated", ms(5_000), || new.has("lock:held")).await;
+
+    let log = LogCapture::start();
+    let () = new.cli("REPLICAOF NO ONE");
+    let () = old.cli(&format!("REPLICAOF 127.0.0.1 {}", new.port()));
+    // New connections go to the new primary. The open one stays.
+    proxy.lead_to(&new);
+    let (first, took) = within("a lock", ms(5_000), client.mutex("k").lock()).await;
+    first.unwrap().release().await.unwrap();
+    assert!(took < ms(1_000), "{took:?}");
+    assert!(log.text().contains("not the server that has the locks"), "{}", log.text());
+
+    // By its renewals alone: it outlives what the old primary gave it.
+    tokio::time::sleep(ttl + ms(500)).await;
+    assert!(guard.is_valid() && new.pttl("lock:held") > 0);
+    guard.release().await.unwrap();
+    wait_idle(&client).await;
+    assert!(new.leftovers().is_empty(), "{:?}", new.leftovers());
+}
+
+/// redisson#1577: a client that meets a replica again and again sent 150,000 calls in 5 s.
+#[tokio::test]
+async fn replica_is_refused_by_name_and_asked_at_intervals() {
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
+    let () = replica.cli(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let error = RedisStore::connect(replica.url()).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("is a replica"), "{error}");
+
+    let proxy = Proxy::to(&replica);
+    // A proxy that tells nothing of the server: the refusals of the scripts are all there is.
+    let _silent = proxy.rule(Op::Info, Action::Refuse("ERR unknown command 'info'")).always();
+    let store = RedisStore::builder(proxy.url()).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let begun = proxy.connections();
+    let error = client.mutex("k").with_wait(ms(2_000)).lock().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let dialled = proxy.connections() - begun;
+    assert!((2..=40).contains(&dialled), "{dialled} connections in 2 s");
+    let () = replica.cli("REPLICAOF NO ONE");
+    let (guard, took) = within("a lock", ms(5_000), client.mutex("k").lock()).await;
+    guard.unwrap().release().await.unwrap();
+    assert!(took < ms(2_500), "{took:?}");
+}
+
+/// redisson#2225, #2734: `connect` succeeds on a node of a cluster, and no key can be locked.
+#[tokio::test]
+async fn node_of_a_cluster_is_refused_at_once_by_connect_and_by_a_lazy_store() {
+    let node = RedisServer::start_with(&["cluster-enabled yes"]);
+    let error = RedisStore::connect(node.url()).await.unwrap_err();
+    assert_is_refused(&error, "is a node of a cluster");
+    let store = RedisStore::builder(node.url()).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let (locked, took) =
+        within("an answer", ms(5_000), client.mutex("k").wait_forever().lock()).await;
+    assert_is_refused(&locked.unwrap_err(), "is a node of a cluster");
+    assert!(took < ms(1_000), "{took:?}");
+}
+
+/// A server whose scripts are switched off, as `rename-command EVALSHA ""` does.
+#[tokio::test]
+async fn server_without_scripts_is_refused_at_once() {
+    let server = RedisServer::start_with(&[
+        "rename-command EVALSHA no-evalsha",
+        "rename-command EVAL no-eval",
+    ]);
+    let error = RedisStore::connect(server.url()).await.unwrap_err();
+    assert_is_refused(&error, "are scripts switched off");
+    let store = RedisStore::builder(server.url()).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let (locked, took) =
+        within("an answer", ms(5_000), client.mutex("k").wait_forever().lock()).await;
+    assert_is_refused(&locked.unwrap_err(), "are scripts switched off");
+    assert!(took < ms(1_000), "{took:?}");
+}
+
+/// A counter without numbers stays so until an operator deletes it.
+#[tokio::test]
+async fn exhausted_counter_ends_a_wait_at_once() {
+    let server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let () = server.cli("SET lock:{0}:fence 9007199254740991");
+    let (locked, took) =
+        within("an answer", ms(5_000), client.mutex("k").wait_forever().lock()).await;
+    assert_is_refused(&locked.unwrap_err(), "fence counter");
+    assert!(took < ms(1_000), "{took:?}");
+    assert!(!server.has("lock:k"));
+}
+
+fn assert_is_refused(error: &lock_core::Error, part: &str) {
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains(part), "{error}");
+}
+
+/// go-redis#2616, envoy#17571: a server that closes the connection when RESP3 is requested, and
+/// a URL that names the older protocol.
+#[tokio::test]
+async fn older_protocol_is_spoken_where_the_url_or_the_server_demands_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let closes = proxy.rule(Op::Hello, Action::CloseBefore).always();
+    let store = RedisStore::connect(proxy.url()).await.unwrap();
+    assert_eq!(closes.hits(), 1);
+    let client = LockClient::builder(store).build().unwrap();
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    closes.end();
+
+    let seen = proxy.seen(Op::Hello);
+    for query in ["?protocol=resp2", "?protocol=2"] {
+        let store = RedisStore::connect(format!("{}{query}", proxy.url())).await.unwrap();
+        let client = LockClient::builder(store).build().unwrap();
+        client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(proxy.seen(Op::Hello), seen, "RESP3 was requested");
+    let _three = RedisStore::connect(format!("{}?protocol=resp3", proxy.url())).await.unwrap();
+    assert_eq!(proxy.seen(Op::Hello), seen + 1);
+}
+
+/// An outage of the store is logged once, and its end once.
+#[tokio::test]
+async fn outage_is_one_warning_and_its_end_one_line() {
+    let mut server = RedisServer::start();
+    let client = client(&server.url()).await;
+    let log = LogCapture::start();
+    server.kill();
+    let mut failures = 0;
+    let down = Duration::from_secs(2);
+    let _error = client.mutex("k").with_wait(down).lock().await.unwrap_err();
+    while failures < 3 {
+        failures += usize::from(client.mutex("k").try_lock().await.is_err());
+    }
+    let count = |part: &str| log.text().lines().filter(|line| line.contains(part)).count();
+    assert_eq!(count("cannot be reached"), 1, "{}", log.text());
+    assert!(log.text().contains("refused"), "no reason: {}", log.text());
+    server.boot();
+    let (guard, _) = within("a lock", ms(5_000), client.mutex("k").lock()).await;
+    guard.unwrap().release().await.unwrap();
+    assert_eq!((count("cannot be reached"), count("connected again")), (1, 1), "{}", log.text());
+}
