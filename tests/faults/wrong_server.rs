@@ -13,12 +13,18 @@ use lock_testkit::{Action, LogCapture, Op, Proxy, RedisServer, client, eventuall
 #[tokio::test]
 async fn client_follows_the_name_to_the_new_primary_and_keeps_its_lease() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
+    // By default a primary waits 5 s for more replicas before it sends its data.
+    let () = old.cli("CONFIG SET repl-diskless-sync-delay 0");
     let () = new.cli(&format!("REPLICAOF 127.0.0.1 {}", old.port()));
+    eventually("it has a replica", ms(30_000), || {
+        old.cli::<String>("INFO replication").contains("state=online")
+    })
+    .await;
     let proxy = Proxy::to(&old);
     let client = client(&proxy.url()).await;
     let ttl = ms(6_000);
     let guard = client.mutex("held").with_ttl(ttl).lock().await.unwrap();
-    eventually("it is replicated", ms(5_000), || new.has("lock:held")).await;
+    eventually("it is replicated", ms(10_000), || new.has("lock:held")).await;
 
     let log = LogCapture::start();
     let () = new.cli("REPLICAOF NO ONE");
