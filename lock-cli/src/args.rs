@@ -71,6 +71,8 @@ pub(crate) enum Command {
         key: String,
     },
     /// Waits until a lock is free
+    ///
+    /// It waits in the queue, and holds the lock for a moment when its turn comes.
     Wait {
         /// The key, without the namespace
         key: String,
@@ -115,7 +117,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     min_hold: Option<Duration>,
     /// How long the command may take to end after SIGTERM, when the lock is lost
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration,
+        default_value = "5s")]
     pub(crate) grace: Duration,
     /// The exit status if another owner has the lock
     #[arg(short = 'E', long, value_name = "STATUS", default_value_t = 75)]

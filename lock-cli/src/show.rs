@@ -71,18 +71,20 @@ pub(crate) async fn release(
     args: &ReleaseArgs,
 ) -> Result<u8, Failure> {
     let key = &args.key;
-    if !args.yes {
-        let info = client.inspect(key.clone()).await?;
-        let Some(owner) = info.owner else { return freed(global, key, None) };
-        if !agrees(key, &owner)? {
-            return Err(Failure::new(1, "nothing was done"));
-        }
+    let Some(owner) = client.inspect(key.clone()).await?.owner else {
+        return freed(global, key, None);
+    };
+    if !args.yes && !agrees(key, &owner)? {
+        return Err(Failure::new(1, "nothing was done"));
     }
-    let former = client.force_release(key.clone()).await?;
-    freed(global, key, former)
+    if !client.force_release_from(key.clone(), &owner).await? {
+        let who = holder(&owner, false);
+        return Err(Failure::new(1, format!("{key} is no longer held by {who}: nothing was done")));
+    }
+    freed(global, key, Some(&owner))
 }
 
-fn freed(global: &Global, key: &str, former: Option<OwnerInfo>) -> Result<u8, Failure> {
+fn freed(global: &Global, key: &str, former: Option<&OwnerInfo>) -> Result<u8, Failure> {
     let text = match (global.json, former) {
         (true, former) => {
             format!(
@@ -92,7 +94,7 @@ fn freed(global: &Global, key: &str, former: Option<OwnerInfo>) -> Result<u8, Fa
             )
         }
         (false, None) => format!("{key} is free\n"),
-        (false, Some(owner)) => format!("{key} was taken from {}\n", holder(&owner, false)),
+        (false, Some(owner)) => format!("{key} was taken from {}\n", holder(owner, false)),
     };
     write(text.as_bytes())
 }

@@ -96,6 +96,37 @@ async fn lock_that_is_released_by_force_goes_to_the_first_waiter() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
+/// What was decided about one owner is not done to the next, however late or often it arrives.
+#[tokio::test]
+async fn release_by_force_takes_the_lock_from_no_other_owner() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let (one, two) = (client(&server.url()).await, client(&proxy.url()).await);
+    let guard = one.mutex("k").lock().await.unwrap();
+    let found = two.inspect("k").await.unwrap().owner.unwrap();
+    guard.release().await.unwrap();
+    assert!(!two.force_release_from("k", &found).await.unwrap(), "the lock is free");
+    let guard = one.mutex("k").lock().await.unwrap();
+    assert!(!two.force_release_from("k", &found).await.unwrap(), "another section has it");
+    assert!(guard.is_valid());
+
+    let found = two.inspect("k").await.unwrap().owner.unwrap();
+    let waiter = tokio::spawn(two.mutex("k").wait_forever().lock());
+    eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+    let twice = proxy.rule(Op::Other, Action::Duplicate).once();
+    assert!(two.force_release_from("k", &found).await.unwrap());
+    assert_eq!(twice.hits(), 1);
+    let next = waiter.await.unwrap().unwrap();
+    assert!(server.get("lock:k").unwrap().starts_with(&two.id().to_string()));
+    assert!(next.is_valid());
+    next.release().await.unwrap();
+    drop(guard);
+    for client in [one, two] {
+        wait_idle(&client).await;
+    }
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+}
+
 /// Damage in the bookkeeping, or a full memory, must not keep a lock that a person takes away.
 #[tokio::test]
 async fn damaged_queue_and_full_memory_do_not_keep_a_lock_from_being_freed() {
@@ -120,8 +151,9 @@ async fn release_by_force_without_a_reply_is_unknown() {
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
     let guard = client.mutex("k").lock().await.unwrap();
+    let owner = client.inspect("k").await.unwrap().owner.unwrap();
     let lost = proxy.rule(Op::Other, Action::LoseReply).once();
-    let error = client.force_release("k").await.unwrap_err();
+    let error = client.force_release_from("k", &owner).await.unwrap_err();
     assert!(lost.hits() == 1 && error.is_unknown(), "{error:?}");
     assert!(!server.has("lock:k"), "it was executed");
     let unsent = proxy.rule(Op::Other, Action::LoseRequest).once();
@@ -153,12 +185,19 @@ async fn locks_of_a_namespace_are_listed_with_their_owners() {
     let expected: Vec<_> = (0..150).map(|number| format!("order:{number:03}")).collect();
     assert_eq!(keys, expected);
     for entry in &listed {
-        assert_eq!(entry.info.owner.unwrap().client, Some(client.id()));
+        assert_eq!(entry.info.owner.as_ref().unwrap().client, Some(client.id()));
     }
+    assert_eq!(
+        listed[0].info.owner.as_ref().unwrap().fencing_token,
+        Some(guards[0].fencing_token())
+    );
     assert_eq!(client.list(7).await.unwrap().len(), 7);
     assert!(client.list(0).await.unwrap().is_empty());
     let listed = other.list(1_000).await.unwrap();
     assert!(matches!(listed.as_slice(), [one] if one.info.waiting == Some(1)), "{listed:?}");
+    let () = server.cli("ACL SETUSER default -scan");
+    let error = client.list(1).await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("permission"), "{error:?}");
     waiter.abort();
     drop(guards);
     for client in [client, other, third] {
@@ -174,6 +213,10 @@ async fn health_names_what_puts_locks_at_risk() {
     assert!(health.server.contains(' ') && health.problems.is_empty(), "{health:?}");
     let () = server.cli("CONFIG SET maxmemory 1gb");
     let () = server.cli("CONFIG SET maxmemory-policy allkeys-lru");
+    let () = server.cli("ACL SETUSER default -info");
+    let problems = client.health().await.unwrap().problems;
+    assert!(matches!(problems.as_slice(), [one] if one.contains("`+info`")), "{problems:?}");
+    let () = server.cli("ACL SETUSER default +info");
     let () = server.cli("REPLICAOF 127.0.0.1 1");
     let problems = client.health().await.unwrap().problems;
     assert_eq!(problems.len(), 2, "{problems:?}");

@@ -114,8 +114,8 @@ fn check_name(name: String) -> Result<String, ConfigError> {
 fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let visible = file.chars().filter(char::is_ascii_graphic).take(MAX_NAME_LEN).collect();
-    if file.is_empty() { "unnamed".to_owned() } else { visible }
+    let name: String = file.chars().filter(char::is_ascii_graphic).take(MAX_NAME_LEN).collect();
+    if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
 fn check_namespace(namespace: &str) -> Result<(), ConfigError> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::LockClient;
+use crate::driver::Renewable;
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::IntoKey;
@@ -14,7 +15,7 @@ use crate::state::ClientState;
 use crate::store::{ClientId, Inspect, LockRecord, Name, Owner, StoreHealth};
 
 /// What the store knew of a lock when [`LockClient::inspect`] asked.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Who has it; `None`: it is free.
@@ -28,7 +29,7 @@ pub struct LockInfo {
 }
 
 /// Who has a lock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct OwnerInfo {
     /// The client, as its log and its [`id`](LockClient::id) name it. `None` if the value was set
@@ -40,6 +41,7 @@ pub struct OwnerInfo {
     pub is_released: bool,
     /// The number of the lease, if it is one of the client that asked.
     pub fencing_token: Option<FencingToken>,
+    owner: Owner,
 }
 
 /// A lock that is taken, and what the store knew of it.
@@ -56,9 +58,9 @@ pub struct LockEntry {
 const TOGETHER: usize = 64;
 
 impl LockInfo {
-    fn new(state: &ClientState, record: LockRecord) -> Self {
+    fn new(held: &Held, record: LockRecord) -> Self {
         Self {
-            owner: record.owner.map(|owner| known(state, owner)),
+            owner: record.owner.map(|owner| held.owner(owner)),
             waiting: record.waiting,
             latest_fencing_token: FencingToken::last_of(record.latest_fence),
         }
@@ -105,12 +107,13 @@ impl LockClient {
         async move {
             let name = name?;
             let record = inspector(&state)?.inspect(&name).await?;
-            Ok(LockInfo::new(&state, record))
+            Ok(LockInfo::new(&Held::of(&state), record))
         }
     }
 
-    /// Takes a lock from its owner: the first waiter gets it, or it becomes free. Returns the
-    /// owner that lost it, or `None` if it was free. One round trip.
+    /// Takes a lock from its owner: the first waiter gets it, or it becomes free. Returns the owner
+    /// that lost it. `None`: the lock was free, or its owner let it go meanwhile, and nothing was
+    /// done. Two round trips.
     ///
     /// For a person who knows that the holder is gone or must not go on. The holder is not asked,
     /// and may still be in its section when the next one begins: only fencing tokens checked at the
@@ -118,12 +121,12 @@ impl LockClient {
     ///
     /// A lease of this client ends at once. One of another client ends when it is renewed next, at
     /// a third of what remains of it (after 3.3 s with the default ttl); its body is then dropped
-    /// with [`Lost`](crate::ErrorKind::Lost). A lease that is not renewed goes on until its
-    /// deadline.
+    /// with [`Lost`](ErrorKind::Lost). A lease that is not renewed goes on until its deadline.
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). After `Unknown` the lock may have been taken from its holder.
+    /// As [`inspect`](Self::inspect). After `Unknown` the lock may have been taken from its holder:
+    /// inspect it before a repeat, which could meet the next one.
     ///
     /// # Cancel safety
     ///
@@ -135,23 +138,33 @@ impl LockClient {
         let (state, name) = self.operation(key);
         async move {
             let name = name?;
-            let Some(owner) = inspector(&state)?.force_release(&name).await? else {
+            let Some(owner) = inspector(&state)?.inspect(&name).await?.owner else {
                 return Ok(None);
             };
-            let info = known(&state, owner);
-            tracing::warn!(
-                target: "lock_core", client = %state.client_id,
-                owner = info.client.map(tracing::field::display), "lock released by force"
-            );
-            if let (Some(token), false) = (owner.token, owner.is_released) {
-                for lease in state.renewer.leases() {
-                    if lease.holds(token).is_some() {
-                        lease.lose(LostReason::ForceReleased);
-                    }
-                }
-            }
-            Ok(Some(info))
+            let info = Held::of(&state).owner(owner);
+            Ok(take(&state, &name, &info).await?.then_some(info))
         }
+    }
+
+    /// Takes a lock from the `owner` that [`inspect`](Self::inspect) found, so that what was
+    /// decided about one owner is not done to the next. `false`: that owner has it no more, and
+    /// nothing was done. One round trip; the rest is as for
+    /// [`force_release`](Self::force_release).
+    ///
+    /// # Errors
+    ///
+    /// As [`force_release`](Self::force_release).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`force_release`](Self::force_release).
+    pub fn force_release_from<K: IntoKey>(
+        &self,
+        key: K,
+        owner: &OwnerInfo,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + use<K> {
+        let ((state, name), owner) = (self.operation(key), owner.clone());
+        async move { take(&state, &name?, &owner).await }
     }
 
     /// The locks of this client's namespace that are taken, `most` at most, in the order of their
@@ -179,9 +192,10 @@ impl LockClient {
             let mut entries = Vec::with_capacity(names.len());
             for some in names.chunks(TOGETHER) {
                 let records = join_all(some.iter().map(|name| inspector.inspect(name))).await;
+                let held = Held::of(&state);
                 for (name, record) in some.iter().zip(records) {
                     let info = match record {
-                        Ok(record) => LockInfo::new(&state, record),
+                        Ok(record) => LockInfo::new(&held, record),
                         // Not a lock, but another value under the same prefix.
                         Err(error) if error.kind() == ErrorKind::WrongType => continue,
                         Err(error) => return Err(error),
@@ -224,13 +238,43 @@ fn inspector(state: &ClientState) -> Result<&dyn Inspect, Error> {
         .ok_or_else(|| Error::unsupported(format!("{} cannot tell who holds a lock", state.store)))
 }
 
-/// What this client knows of an owner.
-fn known(state: &ClientState, owner: Owner) -> OwnerInfo {
-    let Owner { token, left, is_released } = owner;
-    let is_ours = token.is_some_and(|token| token.client() == state.client_id);
-    let fencing_token = token
-        .filter(|_| is_ours && !is_released)
-        .and_then(|token| state.renewer.leases().iter().find_map(|lease| lease.holds(token)));
-    let client = token.map(|token| token.client());
-    OwnerInfo { client, remaining: left, is_released, fencing_token }
+/// Takes the lock from `owner`, and ends its lease if it is one of this client.
+async fn take(state: &ClientState, name: &Name, owner: &OwnerInfo) -> Result<bool, Error> {
+    if !inspector(state)?.force_release(name, &owner.owner).await? {
+        return Ok(false);
+    }
+    tracing::warn!(
+        target: "lock_core", client = %state.client_id,
+        owner = owner.client.map(tracing::field::display), "lock released by force"
+    );
+    if let (Some(token), false) = (owner.owner.token, owner.is_released) {
+        for lease in state.renewer.leases() {
+            if lease.holds(token).is_some() {
+                lease.lose(LostReason::ForceReleased);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The leases of this client.
+struct Held(Vec<Arc<dyn Renewable>>);
+
+impl Held {
+    fn of(state: &ClientState) -> Self {
+        Self(state.renewer.leases())
+    }
+
+    /// What this client knows of an owner.
+    fn owner(&self, owner: Owner) -> OwnerInfo {
+        let token = owner.token.filter(|_| !owner.is_released);
+        OwnerInfo {
+            client: owner.token.map(|token| token.client()),
+            remaining: owner.left,
+            is_released: owner.is_released,
+            fencing_token: token
+                .and_then(|token| self.0.iter().find_map(|lease| lease.holds(token))),
+            owner,
+        }
+    }
 }

@@ -1,11 +1,13 @@
 //! What a store tells operators about its locks, and about itself.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::token::Token;
 
 /// What a store knows of a lock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockRecord {
     /// Who has it; `None`: it is free.
@@ -25,7 +27,9 @@ impl LockRecord {
 }
 
 /// Who has a lock.
-#[derive(Clone, Copy, Debug)]
+///
+/// `Debug` shows neither the token nor a foreign value: who knows them can release the lock.
+#[derive(Clone, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Owner {
     /// Its token; `None` if the value is not a token: another library or a person set it.
@@ -34,13 +38,35 @@ pub struct Owner {
     pub left: Option<Duration>,
     /// Released, and kept for the rest of its `min_hold`.
     pub is_released: bool,
+    foreign: Arc<[u8]>,
 }
 
 impl Owner {
     /// The owner with this token, for as long as `left`.
     #[must_use]
-    pub fn new(token: Option<Token>, left: Option<Duration>, is_released: bool) -> Self {
-        Self { token, left, is_released }
+    pub fn new(token: Token, left: Option<Duration>, is_released: bool) -> Self {
+        Self { token: Some(token), left, is_released, foreign: Arc::default() }
+    }
+
+    /// An owner that another library or a person set by `value`.
+    pub fn foreign(value: impl Into<Arc<[u8]>>, left: Option<Duration>) -> Self {
+        Self { token: None, left, is_released: false, foreign: value.into() }
+    }
+
+    /// The value of a [foreign](Self::foreign) owner, else nothing.
+    #[must_use]
+    pub fn foreign_value(&self) -> &[u8] {
+        &self.foreign
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner")
+            .field("client", &self.token.map(|token| token.client()))
+            .field("left", &self.left)
+            .field("is_released", &self.is_released)
+            .finish_non_exhaustive()
     }
 }
 

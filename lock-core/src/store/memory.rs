@@ -257,7 +257,7 @@ impl Lock {
 
     fn owner(&self, now: Instant) -> Option<Owner> {
         let Holder { token, expires, spent, .. } = self.holder.as_ref()?;
-        Some(Owner::new(Some(*token), Some(expires.saturating_since(now)), *spent))
+        Some(Owner::new(*token, Some(expires.saturating_since(now)), *spent))
     }
 }
 
@@ -314,19 +314,28 @@ impl Inspect for MemoryStore {
         })
     }
 
-    fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>> {
+    fn force_release<'a>(
+        &'a self,
+        name: &'a Name,
+        owner: &'a Owner,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let now = Instant::now();
             let mut state = self.lock();
             let State { locks, fence, .. } = &mut *state;
-            let Some(lock) = locks.get_mut(name) else { return Ok(None) };
+            let Some(lock) = locks.get_mut(name) else { return Ok(false) };
             lock.expire(now);
-            let Some(owner) = lock.owner(now) else { return Ok(None) };
+            let is_owner = |holder: &Holder| {
+                owner.token == Some(holder.token) && owner.is_released == holder.spent
+            };
+            if !lock.holder.as_ref().is_some_and(is_owner) {
+                return Ok(false);
+            }
             lock.hand_on(now, fence);
             if lock.is_idle() {
                 locks.remove(name);
             }
-            Ok(Some(owner))
+            Ok(true)
         })
     }
 

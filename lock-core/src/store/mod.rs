@@ -104,12 +104,18 @@ pub trait Inspect: Send + Sync {
     /// Reads what the store knows of a lock, in one step and without changing anything.
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>>;
 
-    /// Takes the lock from its owner: the first waiter gets it, or it becomes free. Returns
-    /// the owner that lost it, or `None` if it was free.
+    /// Takes the lock from `owner`, which [`inspect`](Self::inspect) found: the first waiter gets
+    /// it, or it becomes free. `false` if another has it by now, or it is free: then nothing was
+    /// done.
     ///
-    /// One step, so that no owner loses a lock that it got after the caller's decision was carried
-    /// out. The renewals and releases of the former owner find that it has the lock no more.
-    fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>>;
+    /// Compared and taken in one step, so that a request that comes late or twice takes it from no
+    /// other owner. The renewals and releases of the former owner find that it has the lock no
+    /// more.
+    fn force_release<'a>(
+        &'a self,
+        name: &'a Name,
+        owner: &'a Owner,
+    ) -> BoxFuture<'a, Result<bool, Error>>;
 
     /// The names under `namespace` that are taken, `most` at most, in no order. A name that was
     /// taken or freed meanwhile may be missing or listed.

@@ -55,7 +55,7 @@ impl Token {
     /// The length of a token as text.
     pub const TEXT_LEN: usize = 36;
 
-    /// Draws a token of a client that has no other.
+    /// Draws a token of no particular client, for tests of stores.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::store::{
-    AcquireContext, Capabilities, Claim, Name, Release, Released, Renewal, Renewed, Store, Token,
-    WaitEvent,
+    AcquireContext, Capabilities, Claim, Name, Owner, Release, Released, Renewal, Renewed, Store,
+    Token, WaitEvent,
 };
 use crate::time::Instant;
 use crate::{Key, LockClient};
@@ -306,8 +306,10 @@ pub async fn owner_is_shown_and_can_be_replaced_by_force(store: AnyStore) {
     let Some(inspector) = store.inspector() else { return };
     let name = name();
     let record = async || inspector.inspect(&name).await.expect("the store answers");
-    let take = async || inspector.force_release(&name).await.expect("the store answers");
-    assert!(record().await.owner.is_none() && take().await.is_none(), "the lock is free");
+    let take = async |owner: &Owner| {
+        inspector.force_release(&name, owner).await.expect("the store answers")
+    };
+    assert!(record().await.owner.is_none(), "the lock is free");
 
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
     let fence = granted(&store, &one).await;
@@ -325,11 +327,11 @@ pub async fn owner_is_shown_and_can_be_replaced_by_force(store: AnyStore) {
         while found.waiting.is_some() && record().await.waiting == Some(0) {
             tokio::time::sleep(SHORT_TTL / 10).await;
         }
-        let former = take().await.expect("the lock was held");
-        assert_eq!(former.token, Some(one.token));
+        assert!(take(&owner).await, "it has the lock");
     };
     let (grant, ()) = tokio::join!(store.acquire(&two, &context), force);
     grant.expect("the waiter gets it");
+    assert!(!take(&owner).await, "a repeat takes the lock from no other owner");
     assert_eq!(record().await.owner.and_then(|owner| owner.token), Some(two.token));
     assert_eq!(renewed(&store, &renewal(&one, TTL)).await, Renewed::TakenByOther);
     released(&store, &release(&one), Released::TakenByOther).await;
@@ -338,7 +340,8 @@ pub async fn owner_is_shown_and_can_be_replaced_by_force(store: AnyStore) {
     released(&store, &Release::new(name.clone(), two.token, Some(hold)), Released::InTime).await;
     let kept = record().await.owner.expect("the lock is kept");
     assert!(kept.is_released && kept.token == Some(two.token));
-    assert!(take().await.is_some_and(|former| former.is_released));
+    assert!(!take(&Owner::new(two.token, None, false)).await, "it has released the lock");
+    assert!(take(&kept).await);
     assert!(record().await.owner.is_none(), "no hold outlives a release by force");
 }
 

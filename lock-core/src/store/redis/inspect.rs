@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use super::RedisStore;
-use super::error::Fault;
+use super::error::{Fault, discreet};
 use super::info::Info;
 use super::keys;
 use super::scripts::{FORCE_RELEASE, INSPECT};
@@ -18,15 +18,22 @@ use crate::store::{BoxFuture, Inspect, LockRecord, Name, Owner, StoreHealth, Tok
 impl Inspect for RedisStore {
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>> {
         Box::pin(async move {
-            let reply = self.ask(INSPECT, name, keys::alive).await?;
+            let reply = self.ask(INSPECT, name, keys::alive, &[]).await?;
             Ok(read_record(&reply)?)
         })
     }
 
-    fn force_release<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Option<Owner>, Error>> {
+    fn force_release<'a>(
+        &'a self,
+        name: &'a Name,
+        owner: &'a Owner,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            let reply = self.ask(FORCE_RELEASE, name, keys::queue).await?;
-            Ok(read_former_owner(&reply)?)
+            match self.ask(FORCE_RELEASE, name, keys::queue, &value_of(owner)).await? {
+                Value::Int(1) => Ok(true),
+                Value::Int(0) => Ok(false),
+                _ => Err(Fault::Garbled.into()),
+            }
         })
     }
 
@@ -59,8 +66,19 @@ impl Inspect for RedisStore {
     fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>> {
         Box::pin(async {
             let live = self.server.connection().live(None).await?;
-            let info = Info::read(live.send(&redis::cmd("INFO")).await?);
-            Ok(StoreHealth::new(info.server(), info.problems()))
+            match live.send(&redis::cmd("INFO")).await {
+                Ok(reply) => {
+                    let info = Info::read(reply);
+                    Ok(StoreHealth::new(info.server(), info.problems()))
+                }
+                // It answers, so it may well keep locks.
+                Err(Fault::Refused(error)) => {
+                    let why = discreet(error);
+                    let problem = format!("does not tell how it is: permit `+info` ({why})");
+                    Ok(StoreHealth::new(Info::unknown().server(), vec![problem]))
+                }
+                Err(fault) => Err(fault.into()),
+            }
         })
     }
 }
@@ -84,12 +102,18 @@ type Companion = for<'b> fn(&Name, keys::Tag, &'b mut String) -> &'b str;
 
 impl RedisStore {
     /// Runs `script` on the counter, the lock and one companion of it.
-    async fn ask(&self, script: &str, name: &Name, third: Companion) -> Result<Value, Fault> {
+    async fn ask(
+        &self,
+        script: &str,
+        name: &Name,
+        third: Companion,
+        argument: &[u8],
+    ) -> Result<Value, Fault> {
         let (tag, mut buffer) = (self.server.tag(), String::new());
         let mut cmd = Cmd::new();
         cmd.arg("EVAL").arg(script).arg(3);
         cmd.arg(keys::counter(name.namespace(), tag, &mut buffer));
-        cmd.arg(name.as_str()).arg(third(name, tag, &mut buffer));
+        cmd.arg(name.as_str()).arg(third(name, tag, &mut buffer)).arg(argument);
         self.server.connection().live(None).await?.send(&cmd).await
     }
 }
@@ -108,11 +132,12 @@ fn read_record(reply: &Value) -> Result<LockRecord, Fault> {
     Ok(LockRecord::new(read_owner(value, *left)?, waiting, latest.unwrap_or(0)))
 }
 
-/// Reads `{value, pttl}`.
-fn read_former_owner(reply: &Value) -> Result<Option<Owner>, Fault> {
-    let Value::Array(items) = reply else { return Err(Fault::Garbled) };
-    let [value, Value::Int(left)] = items.as_slice() else { return Err(Fault::Garbled) };
-    read_owner(value, *left)
+/// The value that the server keeps for `owner`.
+fn value_of(owner: &Owner) -> Vec<u8> {
+    let Some(token) = owner.token else { return owner.foreign_value().to_vec() };
+    let mut text = [0; Token::TEXT_LEN];
+    let text = token.encode(&mut text);
+    if owner.is_released { format!("={text}").into() } else { text.into() }
 }
 
 fn read_owner(value: &Value, left: i64) -> Result<Option<Owner>, Fault> {
@@ -121,15 +146,16 @@ fn read_owner(value: &Value, left: i64) -> Result<Option<Owner>, Fault> {
         Value::BulkString(value) => value.as_slice(),
         _ => return Err(Fault::Garbled),
     };
-    let text = std::str::from_utf8(value).unwrap_or_default();
-    let (text, is_released) = match text.strip_prefix('=') {
-        Some(text) => (text, true),
-        None => (text, false),
-    };
-    // Only the form in which this crate writes tokens.
-    let token = (text.len() == Token::TEXT_LEN).then(|| Token::parse(text)).flatten();
     let left = u64::try_from(left).ok().map(Duration::from_millis);
-    Ok(Some(Owner::new(token, left, is_released && token.is_some())))
+    let (rest, is_released) = match value.strip_prefix(b"=") {
+        Some(rest) => (rest, true),
+        None => (value, false),
+    };
+    let token = std::str::from_utf8(rest).ok().and_then(Token::parse);
+    let ours = token.map(|token| Owner::new(token, left, is_released));
+    // Only the form in which this crate writes tokens, of the several that a UUID may have.
+    let ours = ours.filter(|owner| value_of(owner) == value);
+    Ok(Some(ours.unwrap_or_else(|| Owner::foreign(value, left))))
 }
 
 #[cfg(test)]
@@ -150,9 +176,12 @@ mod tests {
         assert_eq!((ours.token, ours.left), (Some(token), Some(Duration::from_millis(1_500))));
         assert!(!ours.is_released);
         assert!(owner(&format!("={text}"), 1).is_released);
-        for foreign in ["", "1", "=x", &text[1..], "maintenance by jo"] {
+        let upper = text.to_uppercase();
+        for foreign in ["", "1", "=x", &text[1..], &upper, &text.replace('-', ""), "jo"] {
             let owner = owner(foreign, -1);
             assert!(owner.token.is_none() && !owner.is_released && owner.left.is_none());
+            assert_eq!(value_of(&owner), foreign.as_bytes());
+            assert!(!format!("{owner:?}").contains("jo"));
         }
         assert!(read_owner(&Value::Nil, -2).unwrap().is_none());
         assert!(matches!(read_owner(&Value::Int(1), 1), Err(Fault::Garbled)));
@@ -167,7 +196,7 @@ mod tests {
     #[test]
     fn replies_of_another_shape_are_refused() {
         for garbage in [Value::Nil, Value::Array(vec![bulk("x")]), bulk("x")] {
-            assert!(read_record(&garbage).is_err() && read_former_owner(&garbage).is_err());
+            assert!(matches!(read_record(&garbage), Err(Fault::Garbled)));
         }
     }
 }

@@ -67,7 +67,8 @@ use crate::error::Error;
 ///     +publish +subscribe +info +ping +hello
 /// ```
 ///
-/// All clients of a lock need the same permissions. A client that may not publish hands the lock
+/// [`LockClient::list`](crate::LockClient::list), for operators, needs `+scan` as well. All clients
+/// of a lock need the same permissions. A client that may not publish hands the lock
 /// over without a message, and the next holder finds out when it claims again, after a second.
 ///
 /// # What it relies on

@@ -1,11 +1,10 @@
--- Takes a lock from its owner: it goes to the head of its queue, or becomes free.
+-- Takes a lock from one owner: it goes to the head of its queue, or becomes free.
 --
--- KEYS: counter, lock, queue.
+-- KEYS: counter, lock, queue. ARGV: the value that the lock has under that owner.
 --
--- Returns the value that the lock had (false: it was free), and its expiry in ms (-1: none).
+-- Returns 1 if it was taken, or 0 if the lock has another value or none.
 local lock, queue = KEYS[2], KEYS[3]
-local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
-if not holder then return {false, -2} end
+if redis.call('GET', lock) ~= ARGV[1] then return 0 end
 
 local function hand_off()
   -- Redis does not refuse this write for lack of memory, and refuses no write after it.
@@ -18,4 +17,4 @@ local ok, given = pcall(hand_off)
 -- An error in the queue must not keep the lock.
 if not (ok and given) then redis.call('DEL', lock) end
 finish()
-return {holder, left}
+return 1
