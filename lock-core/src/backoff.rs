@@ -17,6 +17,12 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// As after this many failures in a row.
+    #[cfg(feature = "redis")]
+    pub(crate) fn after(failures: u32) -> Self {
+        Self { failures }
+    }
+
     /// Counts one more failure and returns the pause before the next attempt.
     pub(crate) fn next_pause(&mut self) -> Duration {
         let pause = jittered(FIRST_PAUSE * (1 << self.failures.min(6)));

@@ -1,12 +1,17 @@
 //! The name of the server leads to one that has no locks: a demoted primary, a node of a cluster, a
 //! sentinel, a server without scripts.
 
-use std::time::Duration;
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient};
-use lock_testkit::{Action, LogCapture, Op, Proxy, RedisServer, client, eventually, ms, within};
+use lock_testkit::{
+    Action, LogCapture, Op, Proxy, RedisServer, client, eventually, free_port, ms, within,
+};
+use tempfile::TempDir;
 
 /// envoyproxy/ratelimit#1191, StackExchange.Redis#2264, redis-py#460: a primary is demoted and
 /// keeps its connections, while its name leads to the new primary.
@@ -68,35 +73,88 @@ async fn replica_is_refused_by_name_and_asked_at_intervals() {
     assert!(took < ms(2_500), "{took:?}");
 }
 
+/// A replica that does not tell what it is: only its refusals of renewals and claims do.
+#[tokio::test]
+async fn dials_of_a_wrong_server_back_off() {
+    let (server, primary) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::to(&server);
+    let _silent = proxy.rule(Op::Info, Action::Refuse("ERR unknown command 'info'")).always();
+    let client = client(&proxy.url()).await;
+    let guard = client.mutex("held").with_ttl(ms(60_000)).lock().await.unwrap();
+    let () = server.cli(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let (begun, start) = (proxy.connections(), Instant::now());
+    let mut refused = 0;
+    while start.elapsed() < ms(3_000) {
+        refused += usize::from(guard.extend(ms(70_000)).await.is_err());
+        refused += usize::from(client.mutex("k").try_lock().await.is_err());
+        tokio::task::yield_now().await;
+    }
+    assert!(refused > 10, "{refused}");
+    let dialled = proxy.connections() - begun;
+    assert!((2..=20).contains(&dialled), "{dialled} connections in 3 s");
+}
+
 /// redisson#2225, #2734: `connect` succeeds on a node of a cluster, and no key can be locked.
 #[tokio::test]
 async fn node_of_a_cluster_is_refused_at_once_by_connect_and_by_a_lazy_store() {
     let node = RedisServer::start_with(&["cluster-enabled yes"]);
-    let error = RedisStore::connect(node.url()).await.unwrap_err();
-    assert_is_refused(&error, "is a node of a cluster");
-    let store = RedisStore::builder(node.url()).connect_lazy().unwrap();
-    let client = LockClient::builder(store).build().unwrap();
-    let (locked, took) =
-        within("an answer", ms(5_000), client.mutex("k").wait_forever().lock()).await;
-    assert_is_refused(&locked.unwrap_err(), "is a node of a cluster");
-    assert!(took < ms(1_000), "{took:?}");
+    assert_is_refused_at_once(&node.url(), "is a node of a cluster").await;
+}
+
+#[tokio::test]
+async fn sentinel_is_refused_at_once_by_connect_and_by_a_lazy_store() {
+    let sentinel = Sentinel::start().await;
+    assert_is_refused_at_once(&sentinel.url, "is a sentinel").await;
 }
 
 /// A server whose scripts are switched off, as `rename-command EVALSHA ""` does.
 #[tokio::test]
-async fn server_without_scripts_is_refused_at_once() {
-    let server = RedisServer::start_with(&[
-        "rename-command EVALSHA no-evalsha",
-        "rename-command EVAL no-eval",
-    ]);
-    let error = RedisStore::connect(server.url()).await.unwrap_err();
-    assert_is_refused(&error, "are scripts switched off");
-    let store = RedisStore::builder(server.url()).connect_lazy().unwrap();
+async fn server_without_scripts_is_refused_at_once_by_connect_and_by_a_lazy_store() {
+    let renamed = ["rename-command EVALSHA no-evalsha", "rename-command EVAL no-eval"];
+    let server = RedisServer::start_with(&renamed);
+    assert_is_refused_at_once(&server.url(), "are scripts switched off").await;
+}
+
+async fn assert_is_refused_at_once(url: &str, part: &str) {
+    assert_is_refused(&RedisStore::connect(url).await.unwrap_err(), part);
+    let store = RedisStore::builder(url).connect_lazy().unwrap();
     let client = LockClient::builder(store).build().unwrap();
     let (locked, took) =
         within("an answer", ms(5_000), client.mutex("k").wait_forever().lock()).await;
-    assert_is_refused(&locked.unwrap_err(), "are scripts switched off");
+    assert_is_refused(&locked.unwrap_err(), part);
     assert!(took < ms(1_000), "{took:?}");
+}
+
+/// A sentinel that watches nothing.
+struct Sentinel {
+    url: String,
+    process: Child,
+    _dir: TempDir,
+}
+
+impl Sentinel {
+    async fn start() -> Self {
+        let dir = lock_testkit::temp_dir("sentinel");
+        let config = dir.path().join("sentinel.conf");
+        std::fs::write(&config, "").unwrap();
+        let port = free_port();
+        let process = Command::new("redis-server")
+            .arg(&config)
+            .args(["--sentinel", "--bind", "127.0.0.1", "--port", &port.to_string()])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        eventually("it listens", ms(10_000), || TcpStream::connect(("127.0.0.1", port)).is_ok())
+            .await;
+        Self { url: format!("redis://127.0.0.1:{port}/"), process, _dir: dir }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
 }
 
 /// A counter without numbers stays so until an operator deletes it.

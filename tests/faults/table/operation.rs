@@ -248,7 +248,7 @@ impl Operation {
             (Greet, Break, Always) => &[Unavailable, Done],
             (Greet, NotNow | Forbidden | WrongType | UnknownScript, _) => &[Done],
             (Greet, Garbage, _) => &[Done],
-            (AskTime, NoSuchUser, _) => &[Unavailable],
+            (AskTime, Forbidden | NoSuchUser, _) => &[Unavailable],
             // Two numbers are a time. The first claim finds out if it is wrong.
             (AskTime, Garbage, Always) => &[Unavailable, Done],
             (Greet | AskTime, _, Once) => &[Done],

@@ -78,16 +78,12 @@ impl Fault {
 
     /// Whether a retry cannot help until an operator changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
-        const CODES: [&str; 6] =
-            ["CROSSSLOT", "MOVED", "NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"];
         match self {
             Self::Refused(error) => {
-                code(error).is_some_and(|it| CODES.contains(&it))
-                    || is_unknown_command(error)
-                    || is_exhausted(error)
+                is_forbidden(error) || matches!(code(error), Some("MOVED" | "WRONGTYPE"))
             }
             Self::NotSent(error) => error.cause().is_some_and(|cause| {
-                cause.is::<UnusableServer>() || cause.downcast_ref().is_some_and(is_about_password)
+                cause.is::<UnusableServer>() || cause.downcast_ref().is_some_and(is_forbidden)
             }),
             Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
@@ -156,6 +152,15 @@ fn is_about_the_call(error: &RedisError) -> bool {
         }
         _ => is_unknown_command(error),
     }
+}
+
+/// Whether the server refuses this user, or this use of it, whatever the key.
+fn is_forbidden(error: &RedisError) -> bool {
+    const CODES: [&str; 4] = ["CROSSSLOT", "NOAUTH", "NOPERM", "WRONGPASS"];
+    code(error).is_some_and(|it| CODES.contains(&it))
+        || is_about_password(error)
+        || is_unknown_command(error)
+        || is_exhausted(error)
 }
 
 /// Whether the server does not know a command, perhaps because it was renamed.

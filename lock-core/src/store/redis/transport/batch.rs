@@ -185,7 +185,7 @@ impl Batcher {
                     let Queued { reply, unanswered, .. } = queued;
                     drop(unanswered);
                     // Fails if the caller is gone, which needs no reply.
-                    drop(reply.send(self.read(us, value)));
+                    drop(reply.send(Reply::new(us, value)));
                 }
             }
             Err(fault) => {
@@ -197,16 +197,6 @@ impl Batcher {
         }
         let took = Instant::now().saturating_since(sent);
         took < self.link.timeouts().request / QUICK
-    }
-
-    /// Reads the reply to one command of a call. The script may have met an error that says
-    /// something about the server.
-    fn read(&self, us: u64, value: Value) -> Result<Reply, Fault> {
-        let reply = Reply::new(us, value);
-        if reply.as_ref().is_err_and(Fault::is_by_wrong_server) {
-            self.link.report(Health::Misplaced);
-        }
-        reply
     }
 
     /// Runs the script of `batch` by its digest, and by its text if the server does not know it.
@@ -322,7 +312,7 @@ async fn execute_alone(
     until: Option<Instant>,
 ) -> Result<Reply, Fault> {
     let (us, mut values) = unanswered.0.eval(&mut command, until).await?;
-    values.pop().ok_or(Fault::Garbled).and_then(|value| unanswered.0.read(us, value))
+    values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value))
 }
 
 /// Commands that share a call.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value};
 
 use crate::store::redis::error::Fault;
 use crate::store::redis::keys::{self, Tag};
@@ -226,7 +226,15 @@ pub(crate) fn replies(value: Value, kind: Kind, count: usize) -> Result<(u64, Ve
         }
         _ => return Err(Fault::Garbled),
     };
-    if values.len() == count { Ok((us, values)) } else { Err(Fault::Garbled) }
+    if values.len() != count {
+        return Err(Fault::Garbled);
+    }
+    // What one command meets at the wrong server, all do: it writes nothing.
+    let mut refused = values.iter().filter_map(|value| match value {
+        Value::ServerError(error) => Some(Fault::Refused(RedisError::from(error.clone()))),
+        _ => None,
+    });
+    refused.find(Fault::is_by_wrong_server).map_or(Ok((us, values)), Err)
 }
 
 /// The reply to one command.

@@ -201,7 +201,7 @@ impl Connection {
                 current.misplaced += 1;
                 // The first dial follows at once: the name may lead elsewhere by now.
                 if current.misplaced > 1 {
-                    self.dialer.hold_off();
+                    self.dialer.hold_off(current.misplaced - 2);
                 }
                 true
             }

@@ -99,8 +99,7 @@ impl Dialer {
                 // Once per outage, not once per dial.
                 if failures.last.is_none() {
                     tracing::warn!(
-                        target: "lock_core", server = %self.label, %error,
-                        cause = error.cause().map(tracing::field::display),
+                        target: "lock_core", server = %self.label, error = error.with_causes(),
                         "the lock store cannot be reached; dialling until it can"
                     );
                 }
@@ -110,10 +109,13 @@ impl Dialer {
         dialled
     }
 
-    /// Waits a moment before the next dial: the last connection led to the wrong server again.
-    pub(super) fn hold_off(&self) {
+    /// Pauses before the next dial, since the last connection led to the wrong server again: as
+    /// after a failure that follows on so many `others`.
+    pub(super) fn hold_off(&self, others: u32) {
         let what = format!("{} is not the server that has the locks", self.label);
-        self.lock().fail(Error::plain(ErrorKind::Unavailable, what));
+        let mut failures = self.lock();
+        failures.backoff = Backoff::after(others);
+        failures.fail(Error::plain(ErrorKind::Unavailable, what));
     }
 
     /// Why the last attempt failed, unless there was a success since.
@@ -142,14 +144,13 @@ impl Dialer {
             reply.and_then(Value::extract_error)
         };
         let asks_info = !self.info_breaks.load(Ordering::Acquire);
-        // Both in one write. A reply to the second says that the first had one.
+        // Both at once: the second waits for no reply.
         let asked = async {
             let info = async { if asks_info { Some(ask("INFO").await) } else { None } };
             join(ask("TIME"), info).await
         };
         let asked = timeout_at(limit, asked).await;
         let (time, reply) = asked.map_err(|Late| self.no_connection(timed_out()))?;
-        let us = self.time(time)?;
         let mut info = Info::unknown();
         match reply {
             Some(Ok(reply)) => {
@@ -163,13 +164,16 @@ impl Dialer {
                     "the server does not tell what it is"
                 ),
                 broken => {
-                    self.info_breaks.store(true, Ordering::Release);
+                    // Not if the connection broke before.
+                    self.info_breaks.store(time.is_ok(), Ordering::Release);
                     return Err(Error::from(broken.before_the_call()));
                 }
             },
             // The next dial asks again: the server may just have died when it was asked.
             None => self.info_breaks.store(false, Ordering::Release),
         }
+        // Behind the check: a sentinel does not know `TIME`.
+        let us = self.time(time)?;
         clock.record(us, sent, generation);
         Ok(Dialled { wire, resp3, info })
     }
