@@ -52,7 +52,8 @@
 //! - **Fencing.** Every grant carries a [`FencingToken`] greater than that of every grant that
 //!   completed before it began, as long as the store's counter or its clock does not go backwards.
 //!   Grants [without fencing](LockOptions::without_fencing) carry none.
-//! - **Only the holder releases.** Release and renewal compare the token atomically.
+//! - **Only the holder releases.** Release and renewal compare the token atomically. (An operator
+//!   may take a lock by [`LockClient::force_release`].)
 //! - **No orphans.** A lock whose acquisition was cancelled, timed out or failed is released as
 //!   soon as the store can be reached, not left to its ttl. (A failover may bring a released lock
 //!   back for the rest of its ttl.)

@@ -251,13 +251,15 @@ impl<T> InProgress<'_, T> {
                     let Some(pending) = &self.pending else { return };
                     if pending.attempts == 1 {
                         tracing::debug!(
-                            target: "lock_core", key = pending.label, %error,
+                            target: "lock_core", key = pending.label,
+                            error = error.with_causes(),
                             "release not confirmed; trying again"
                         );
                     }
                     if Instant::now() >= pending.hopeless_at || !error.is_store_failure() {
                         tracing::warn!(
-                            target: "lock_core", key = pending.label, held = pending.was_held, %error,
+                            target: "lock_core", key = pending.label, held = pending.was_held,
+                            error = error.with_causes(),
                             "gave up releasing the lock; it will expire after its ttl"
                         );
                         return self.done();
