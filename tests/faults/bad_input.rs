@@ -156,6 +156,8 @@ async fn no_message_in_a_chain_of_errors_repeats_another() {
         errors.push((what, lock(client.mutex("k")).await));
         assert!(rule.hits() > 0, "{what}: no claim met the fault");
         proxy.reset();
+        // After a refusal that tells of a wrong server, the next dial comes after a pause.
+        drop(client.mutex("k").with_wait(ms(10_000)).lock().await.unwrap());
     }
     let url = server.url();
     server.kill();

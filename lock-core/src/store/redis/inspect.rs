@@ -49,6 +49,7 @@ impl Inspect for RedisStore {
             loop {
                 let mut scan = redis::cmd("SCAN");
                 scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED);
+                scan.arg("TYPE").arg("string");
                 let reply = self.server.connection().live(None).await?.send(&scan).await?;
                 let (next, keys) = redis::from_redis_value::<(String, Vec<Vec<u8>>)>(reply)
                     .map_err(|_| Fault::Garbled)?;
