@@ -1,25 +1,48 @@
-//! How do I stop without leaving locks to their ttl?
+//! How do I stop a service without leaving locks to their ttl?
 //!
-//! On SIGTERM: stop accepting work, then drain. Holders get time to finish, waiters get an error at
-//! once, and the releases are confirmed before the process ends.
+//! At SIGTERM, requests that wait for a lock are answered at once, those that hold one get time to
+//! finish, and the process ends within the limit with every release confirmed.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use axum::extract::State;
+use axum::{Router, routing::post};
 use lock_core::{LockClient, store::RedisStore};
+use lock_tower::LockRejection;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
     let client = LockClient::builder(RedisStore::connect(url).await?).build()?;
+    let app = Router::new().route("/import", post(import)).with_state(client.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    println!("listening on http://{}", listener.local_addr()?);
 
-    let mutex = client.mutex("import");
-    let worker = tokio::spawn(async move {
-        mutex.run(async |_| tokio::time::sleep(Duration::from_millis(300)).await).await
-    });
-    tokio::time::sleep(Duration::from_millis(100)).await; // here: wait for SIGTERM
-
-    let drained = client.drain(Duration::from_secs(5)).await;
+    let mut sigterm = signal(SignalKind::terminate())?;
+    let sigterm = async move {
+        sigterm.recv().await;
+    };
+    let shutdown = client.shutdown_on(sigterm, Duration::from_secs(5))?;
+    let server = axum::serve(listener, app).with_graceful_shutdown(shutdown.started());
+    let (served, drained) = shutdown.finish(server).await;
+    served.transpose()?; // `None`: the limit cut requests off
     println!("clean: {}", drained.is_clean());
-    println!("the worker finished: {}", worker.await?.is_ok());
     Ok(())
+}
+
+/// One import at a time. It stops early when the process is to end.
+async fn import(State(client): State<LockClient>) -> Result<String, LockRejection> {
+    let import = async |lease: lock_core::Lease| {
+        let mut draining = pin!(lease.draining());
+        for file in 0..600 {
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(100)) => {} // here: import the file
+                () = &mut draining => return format!("stopped before file {file}"),
+            }
+        }
+        "imported".to_owned()
+    };
+    Ok(client.mutex("import").with_wait(Duration::from_secs(30)).run(import).await?)
 }

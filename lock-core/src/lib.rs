@@ -70,7 +70,7 @@
 //! what must not happen twice.
 //!
 //! When the runtime ends, the locks of live guards and of unconfirmed releases stay taken until
-//! their ttl has passed: call [`LockClient::drain`] before.
+//! their ttl has passed: let the client drain at SIGTERM, by [`LockClient::shutdown_on`].
 //!
 //! # Errors
 //!
@@ -161,7 +161,9 @@ pub mod testing;
 pub mod time;
 mod tracker;
 
-pub use self::client::{Drained, LockClient, LockClientBuilder, LockEntry, LockInfo, OwnerInfo};
+pub use self::client::{
+    Drained, LockClient, LockClientBuilder, LockEntry, LockInfo, OwnerInfo, Shutdown,
+};
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use self::config::LockConfig;

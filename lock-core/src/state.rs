@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 use crate::driver::{BackgroundTask, Renewer};
 use crate::error::{ConfigError, Error, ErrorKind};
@@ -30,6 +31,8 @@ pub(crate) struct ClientState {
     /// Counts acquisitions under way and leases that are held, each from before its first command
     /// until its release is pending.
     pub(crate) held: Arc<Tracker>,
+    /// Whether the client has begun to drain, for those that wait for it.
+    draining: watch::Sender<bool>,
     renewing: BackgroundTask,
     releasing: BackgroundTask,
 }
@@ -56,9 +59,23 @@ impl ClientState {
             renewer: Arc::default(),
             releaser,
             held: Arc::default(),
+            draining: watch::Sender::new(false),
             renewing: BackgroundTask::new(runtime.clone()),
             releasing: BackgroundTask::new(runtime),
         })
+    }
+
+    /// Rejects all tasks that wait, and all newcomers, and tells those that asked.
+    pub(crate) fn begin_drain(&self) {
+        self.registry.drain();
+        self.draining.send_replace(true);
+    }
+
+    /// Waits until the client begins to drain.
+    pub(crate) async fn draining(self: Arc<Self>) {
+        let mut draining = self.draining.subscribe();
+        // The sender lives as long as `self`.
+        drop(draining.wait_for(|draining| *draining).await);
     }
 
     /// Starts the background tasks unless they run. An error outside a runtime: the caller needs

@@ -9,8 +9,9 @@ mod tables;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use lock_testkit::RedisServer;
+use lock_testkit::{ChildProcess, RedisServer, Signal};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -97,8 +98,36 @@ fn fencing_refuses_the_late_writer() {
 }
 
 #[test]
-fn shutdown_is_clean() {
-    assert_eq!(run("shutdown"), "clean: true\nthe worker finished: true\n");
+fn shutdown_answers_waiters_at_once_and_is_clean() {
+    let server = RedisServer::start();
+    let start = || {
+        let mut program = Command::new(example("shutdown"));
+        let program = ChildProcess::spawn(program.env("REDIS_URL", server.url())).unwrap();
+        let address = program.line().rsplit_once('/').unwrap().1.to_owned();
+        (program, address)
+    };
+    let import = |address: &str| {
+        let address = address.to_owned();
+        std::thread::spawn(move || post(&address, "/import"))
+    };
+    let terminate = |program: ChildProcess| {
+        program.signal(Signal::TERM);
+        assert_eq!(&*program.line(), "clean: true");
+        assert!(program.wait().success());
+    };
+    let ((one, holding), (other, waiting)) = (start(), start());
+    let holder = import(&holding);
+    until(|| server.has("lock:import"));
+    let waiter = import(&waiting);
+    until(|| server.queued("import") == 1);
+    terminate(other);
+    let answer = waiter.join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(server.has("lock:import") && !holder.is_finished());
+    terminate(one);
+    let answer = holder.join().unwrap();
+    assert!(answer.contains("stopped before file"), "{answer}");
+    assert!(!server.has("lock:import"));
 }
 
 #[test]
@@ -135,18 +164,29 @@ fn layer_answers() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
-    let answer = ask(&address);
+    let answer = post(address.strip_prefix("http://").unwrap_or(&address), "/orders/7");
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(answer.ends_with("ordered for user 7"), "{answer}");
 }
 
-fn ask(address: &str) -> String {
+fn until(reached: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if reached() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it never came to this");
+}
+
+fn post(address: &str, path: &str) -> String {
     use std::io::{Read, Write};
     let mut socket = std::net::TcpStream::connect(address).unwrap();
-    let request =
-        "POST /orders/7 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();

@@ -8,6 +8,7 @@ use axum::http::HeaderValue;
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
 use tokio::net::TcpListener;
+use tracing::warn;
 
 use crate::db::Database;
 use crate::payment::PaymentCheck;
@@ -15,7 +16,7 @@ use crate::routes::{self, PAGE_VOUCHERS};
 use crate::service::OrderService;
 
 /// Long enough for a request that is being handled, and short enough for a deployment.
-const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// How many there are of each voucher on the page.
 const PAGE_STOCK: u32 = 100;
@@ -116,7 +117,8 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready, then finishes what has begun and gives back every lock.
+    /// Serves until `stop` is ready, then finishes what has begun and gives back every lock, within
+    /// five seconds.
     ///
     /// # Errors
     ///
@@ -125,9 +127,14 @@ impl Server {
         self,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServerError> {
-        axum::serve(self.listener, self.router).with_graceful_shutdown(stop).await?;
-        self.locks.drain(DRAIN_LIMIT).await;
-        Ok(())
+        let shutdown = self.locks.shutdown_on(stop, DRAIN_LIMIT)?;
+        let server = axum::serve(self.listener, self.router);
+        let server = server.with_graceful_shutdown(shutdown.started());
+        let (served, drained) = shutdown.finish(server).await;
+        if served.is_none() || !drained.is_clean() {
+            warn!(?drained, "the shutdown took too long: requests were cut off");
+        }
+        Ok(served.transpose().map(|_| ())?)
     }
 }
 

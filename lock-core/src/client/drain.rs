@@ -29,8 +29,10 @@ impl Drained {
 
 impl LockClient {
     /// Shuts the client down: grants nothing more, lets holders finish, and waits until the store
-    /// has confirmed the releases; all within `limit`. Call it on SIGTERM, after the server has
-    /// stopped accepting.
+    /// has confirmed the releases; all within `limit`. It begins when the future is first polled.
+    ///
+    /// A server that finishes its requests before it returns would let its waiters go on waiting
+    /// all the while: use [`shutdown_on`](Self::shutdown_on) with a server.
     ///
     /// Tasks that wait for a lock get [`Draining`](crate::ErrorKind::Draining) at once. Leases that
     /// are still held after four fifths of `limit` are declared lost: bodies of `run`, the macro
@@ -47,7 +49,7 @@ impl LockClient {
         async move {
             let now = Instant::now();
             let (last_call, end) = (now.saturating_add(limit / 5 * 4), now.saturating_add(limit));
-            state.registry.drain();
+            state.begin_drain();
             if state.ensure_running().is_err() {
                 // Without a runtime this call cannot wait, and no task would release anything.
                 return drained(&state);
@@ -64,6 +66,16 @@ impl LockClient {
             let _ = timeout_at(end, idle).await;
             drained(&state)
         }
+    }
+
+    /// Waits until the client begins to drain. For loops that take lock after lock, which end here
+    /// rather than at the error of the next lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
+        ClientState::draining(Arc::clone(&self.0))
     }
 }
 

@@ -3,6 +3,7 @@
 mod builder;
 mod drain;
 mod inspect;
+mod shutdown;
 
 use std::fmt;
 use std::future::Future;
@@ -11,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 pub use self::builder::LockClientBuilder;
 pub use self::drain::Drained;
 pub use self::inspect::{LockEntry, LockInfo, OwnerInfo};
+pub use self::shutdown::Shutdown;
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
 use crate::lock::Mutex;

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::Key;
 use crate::options::check_ttl;
+use crate::state::ClientState;
 use crate::store::Renewal;
 use crate::time::{Deadline, Instant};
 
@@ -69,6 +70,17 @@ impl Lease {
         let mut watch = LostWatch::new(Arc::clone(&self.0));
         let mut deadline = pin!(Deadline::default());
         poll_fn(|cx| watch.poll_lost(deadline.as_mut(), cx)).await
+    }
+
+    /// Waits until the client of the lease begins to drain: this process is about to end, so a long
+    /// body saves its work and returns. One that goes on is stopped after four fifths of the limit
+    /// of [`drain`](crate::LockClient::drain) or [`shutdown_on`](crate::LockClient::shutdown_on).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
+        ClientState::draining(Arc::clone(&self.0.client))
     }
 
     /// Makes the lease last for `ttl` from now, less the margin, or until `max_hold`; one round

@@ -1,9 +1,13 @@
 //! Two processes on one Redis and one database.
 
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use lock_testkit::{ChildProcess, RedisServer};
+use lock_testkit::{ChildProcess, RedisServer, Signal};
 use seckill::db::Database;
+use seckill::server::DRAIN_LIMIT;
 use tempfile::TempDir;
 
 use crate::support::{Browser, audit, instance, sqlite_url};
@@ -23,8 +27,8 @@ impl TwoInstances {
         let database = sqlite_url(&directory);
         let redis = RedisServer::start();
         let url = redis.url();
-        let (one, first) = instance("one", &url, &database).await;
-        let (two, second) = instance("two", &url, &database).await;
+        let (one, first) = instance("one", &url, &database, &[]).await;
+        let (two, second) = instance("two", &url, &database, &[]).await;
         Self {
             addresses: [first, second],
             db: Database::connect(&database).await.unwrap(),
@@ -99,4 +103,68 @@ async fn without_redis_nothing_is_ordered_and_no_user_gets_busy() {
         assert_eq!(statuses, [StatusCode::SERVICE_UNAVAILABLE; 2], "{mode}");
         assert_eq!(audit(&shop.db, &format!("page-{mode}")).await.orders, 0, "{mode}");
     }
+}
+
+/// What a request was answered, and how long after `since`.
+async fn answer(
+    browser: Browser,
+    address: String,
+    user: u32,
+    since: Arc<OnceLock<Instant>>,
+) -> (StatusCode, Duration) {
+    let (status, _) = browser.order(&address, "macro", "page-macro", user).await;
+    (status, since.get().map_or(Duration::ZERO, Instant::elapsed))
+}
+
+/// Starts an instance, sends requests of one user, of which one has the lock and the others wait,
+/// and terminates it. The answers, with their time after the signal, and how long it took to end.
+async fn terminate(payment: &str) -> (Vec<(StatusCode, Duration)>, Duration) {
+    let directory = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start();
+    let database = sqlite_url(&directory);
+    let arguments = ["--payment-ms", payment];
+    let (instance, address) = instance("one", &redis.url(), &database, &arguments).await;
+    let (browser, signalled) = (Browser::new(), Arc::new(OnceLock::new()));
+    let press = || {
+        let (browser, address) = (browser.clone(), address.clone());
+        tokio::spawn(answer(browser, address, 7, Arc::clone(&signalled)))
+    };
+    let holder = press();
+    while redis.get("seckill:order:page-macro:7").is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let waiters: Vec<_> = (0..5).map(|_| press()).collect();
+    // A request that comes even later is refused as well.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    signalled.set(Instant::now()).unwrap();
+    instance.signal(Signal::TERM);
+    let exited = tokio::task::spawn_blocking(|| instance.wait());
+    let answers = join_all(waiters.into_iter().chain([holder])).await;
+    let answers = answers.into_iter().map(Result::unwrap).collect();
+    assert!(exited.await.unwrap().success());
+    let took = signalled.get().unwrap().elapsed();
+    assert_eq!(redis.get("seckill:order:page-macro:7"), None);
+    (answers, took)
+}
+
+// gnmic#944, ShedLock#1932
+#[tokio::test]
+async fn a_terminated_instance_refuses_waiters_at_once_and_lets_the_holder_finish() {
+    let (answers, took) = terminate("3000").await;
+    let (holder, waiters) = answers.split_last().unwrap();
+    for (status, after) in waiters {
+        assert_eq!(*status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(*after < Duration::from_secs(1), "a waiter got its answer after {after:?}");
+    }
+    assert_eq!(holder.0, StatusCode::CREATED);
+    assert!(took < DRAIN_LIMIT, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_terminated_instance_cuts_a_holder_off_and_ends_within_the_limit() {
+    let (answers, took) = terminate("60000").await;
+    let (holder, waiters) = answers.split_last().unwrap();
+    assert!(waiters.iter().all(|(status, _)| *status == StatusCode::SERVICE_UNAVAILABLE));
+    assert_eq!(holder.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(DRAIN_LIMIT / 5 * 4 <= took && took < DRAIN_LIMIT + Duration::from_secs(1), "{took:?}");
 }

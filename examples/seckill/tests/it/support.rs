@@ -61,11 +61,17 @@ pub(crate) fn sqlite_url(directory: &TempDir) -> String {
 }
 
 /// An instance in a process of its own, and its address.
-pub(crate) async fn instance(name: &str, redis: &str, database: &str) -> (ChildProcess, String) {
+pub(crate) async fn instance(
+    name: &str,
+    redis: &str,
+    database: &str,
+    arguments: &[&str],
+) -> (ChildProcess, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seckill"));
     command
         .args(["--listen", "127.0.0.1:0", "--name", name, "--redis", redis])
-        .args(["--database", database]);
+        .args(["--database", database])
+        .args(arguments);
     let process = ChildProcess::spawn(&mut command).unwrap();
     let line = process.line_with("listening on", LIMIT).await.unwrap();
     (process, line.rsplit(' ').next().unwrap().to_owned())

@@ -1,0 +1,137 @@
+//! Shutting down a client together with the server whose requests it locks.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::LockClient;
+use super::drain::Drained;
+use crate::error::{Error, ErrorKind};
+use crate::state::ClientState;
+use crate::time::{Instant, timeout_at};
+
+/// A shutdown that [`LockClient::shutdown_on`] arranged.
+#[must_use = "await `finish` or `drained`, or the process ends before its locks are released"]
+pub struct Shutdown {
+    state: Arc<ClientState>,
+    limit: Duration,
+    /// Begins the drain without the signal.
+    begin: Arc<Notify>,
+    drain: JoinHandle<Option<Drained>>,
+}
+
+impl LockClient {
+    /// Arranges that the client drains as soon as `signal` is ready, such as at SIGTERM, and tells
+    /// a server that it is time to stop.
+    ///
+    /// A server that shuts down gracefully waits for its requests, and they may wait for locks. The
+    /// drain must therefore begin with the signal and not after the server: tasks that wait for a
+    /// lock get [`Draining`](ErrorKind::Draining) at once, holders have four fifths of `limit`, and
+    /// after `limit` nothing is waited for. The rest is as for [`drain`](Self::drain).
+    ///
+    /// With axum:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn serve(
+    /// #     client: lock_core::LockClient,
+    /// #     listener: tokio::net::TcpListener,
+    /// #     router: axum::Router,
+    /// #     sigterm: impl Future<Output = ()> + Send + 'static,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let shutdown = client.shutdown_on(sigterm, Duration::from_secs(10))?;
+    /// let server = axum::serve(listener, router).with_graceful_shutdown(shutdown.started());
+    /// let (served, drained) = shutdown.finish(server).await;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// `signal` runs in a task of the current runtime. If the returned value is dropped, the client
+    /// drains at the signal all the same, but nothing waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
+    pub fn shutdown_on(
+        &self,
+        signal: impl Future<Output = ()> + Send + 'static,
+        limit: Duration,
+    ) -> Result<Shutdown, Error> {
+        let runtime = Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))?;
+        let (state, begin) = (Arc::clone(&self.0), Arc::new(Notify::new()));
+        let drain = drain_on(Arc::downgrade(&state), signal, Arc::clone(&begin), limit);
+        let drain = runtime.spawn(drain);
+        Ok(Shutdown { state, limit, begin, drain })
+    }
+}
+
+/// Drains the client, if it is still there, once `signal` is ready or `begin` is notified.
+async fn drain_on(
+    state: Weak<ClientState>,
+    signal: impl Future<Output = ()> + Send + 'static,
+    begin: Arc<Notify>,
+    limit: Duration,
+) -> Option<Drained> {
+    // A task of its own: a signal that panics has come, too.
+    let mut waiting = JoinSet::new();
+    waiting.spawn(signal);
+    tokio::select! {
+        _ = waiting.join_next() => {}
+        () = begin.notified() => {}
+    }
+    Some(LockClient(state.upgrade()?).drain(limit).await)
+}
+
+impl Shutdown {
+    /// Ready when the client begins to drain: the moment for a server to stop accepting.
+    pub fn started(&self) -> impl Future<Output = ()> + Send + use<> {
+        ClientState::draining(Arc::clone(&self.state))
+    }
+
+    /// Runs `server` until it has ended, but no longer than the limit after the signal, and waits
+    /// until the client is drained. Returns what the server returned, `None` if the limit cut it
+    /// off, and what is left of the locks.
+    ///
+    /// A server that ends by itself, such as by an error, starts the drain.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the server. The client drains at the signal all the same.
+    pub async fn finish<S: IntoFuture>(self, server: S) -> (Option<S::Output>, Drained) {
+        let mut server = pin!(server.into_future());
+        let served = tokio::select! {
+            biased;
+            served = &mut server => Some(served),
+            () = self.started() => {
+                let end = Instant::now().saturating_add(self.limit);
+                timeout_at(end, server).await.ok()
+            }
+        };
+        self.begin.notify_one();
+        (served, self.drained().await)
+    }
+
+    /// Waits for the signal and until the client is drained. For programs without a server.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the client drains at the signal all the same.
+    pub async fn drained(self) -> Drained {
+        // The task ends without a result only with its runtime.
+        match self.drain.await {
+            Ok(Some(drained)) => drained,
+            Ok(None) | Err(_) => LockClient(self.state).drain(Duration::ZERO).await,
+        }
+    }
+}
+
+impl fmt::Debug for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shutdown").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
