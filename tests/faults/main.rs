@@ -10,6 +10,7 @@ mod batch_limits;
 mod cancel_every_poll;
 mod cancellation;
 mod cancelled_waiter;
+mod dead_waiters;
 mod deadline;
 #[path = "../macros/ending.rs"]
 mod ending;

@@ -72,12 +72,15 @@ async fn impatient_waiters_one_after_another_do_not_poll_faster() {
         waiters.push(tokio::spawn(client.mutex("k").with_wait(ms(100)).lock()));
         tokio::time::sleep(ms(5)).await;
     }
-    let count = waiters.len();
+    let (count, mut stalled) = (waiters.len(), 0);
     for waiter in waiters {
         let error = waiter.await.unwrap().unwrap_err();
-        assert!(error.is_busy(), "{error:?}");
+        assert!(error.is_busy() || error.is_unknown(), "{error:?}");
+        stalled += usize::from(error.is_unknown());
     }
     assert!(count > 100, "{count}");
+    // On a machine that stalls, the wait may end before the reply to its claim.
+    assert!(stalled < count / 4, "{stalled} of {count}");
     wait_idle(&client).await;
     let calls = server.script_calls();
     let polls = RATE * (start.elapsed().as_secs() + 1);

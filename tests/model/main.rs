@@ -260,7 +260,7 @@ fn the_model_follows_the_scripts_line_by_line() {
         ("renew.lua", include_str!("../../lock-core/src/store/redis/scripts/renew.lua")),
     ];
     /// Lines that the model leaves out, by their beginning.
-    const LEFT_OUT: [(&str, &str); 19] = [
+    const LEFT_OUT: [(&str, &str); 22] = [
         // The fence counter. The model only assumes that numbers grow.
         ("queue.lua", "local last = redis.pcall('SET', counter,"),
         ("queue.lua", "redis.call('SET', counter, last)"),
@@ -270,12 +270,19 @@ fn the_model_follows_the_scripts_line_by_line() {
         ("queue.lua", "redis.call('ZREM', queue, unpack(gone))"),
         ("queue.lua", "redis.call('ZREM', line.alive, unpack(gone))"),
         ("queue.lua", "redis.call('DEL', line.alive)"),
+        // Members that are no claims: the model has none.
+        ("queue.lua", "local head = redis.call('ZRANGE', queue, 0, 0)[1]"),
+        (
+            "queue.lua",
+            "if not head or read(head) and redis.call('ZSCORE', line.alive, head) then return end",
+        ),
         // The place determines when to claim again; the model allows any time.
         ("acquire.lua", "local place = redis.call('ZRANK', queue, member)"),
+        ("acquire.lua", "place = redis.call('ZRANK', queue, member)"),
         // A queue outlasts its tickets.
-        ("acquire.lua", "redis.call('PEXPIRE', queue, 120000)"),
-        ("acquire.lua", "redis.call('PEXPIRE', line.alive, 120000)"),
-        ("release.lua", "if count > 1 then redis.call('PEXPIRE', queue, 120000) end"),
+        ("acquire.lua", "redis.call('PEXPIRE', queue, QUEUE_MS)"),
+        ("acquire.lua", "redis.call('PEXPIRE', line.alive, QUEUE_MS)"),
+        ("release.lua", "if count > 1 then redis.call('PEXPIRE', queue, QUEUE_MS) end"),
         ("release.lua", "redis.call('PEXPIRE', lock, hold)"),
         // Carries no information; it only changes the order in which the server writes.
         (
@@ -284,7 +291,7 @@ fn the_model_follows_the_scripts_line_by_line() {
         ),
         // Batches: the same with fewer calls.
         ("acquire.lua", "local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))"),
-        ("release.lua", "waiting = redis.pcall('PEXPIRE', KEYS[3], 120000)"),
+        ("release.lua", "waiting = redis.pcall('PEXPIRE', KEYS[3], QUEUE_MS)"),
         ("release.lua", "waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))"),
         ("release.lua", "local holders = redis.pcall('MGET', unpack(KEYS, 2, 1 + count))"),
         ("release.lua", "if free[1] then redis.call('DEL', unpack(free)) end"),

@@ -85,8 +85,8 @@ impl Step<'_> {
         if !place {
             return Reply::Busy;
         }
-        // acquire.lua | if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) \
-        // == 1 then
+        // acquire.lua | local is_new = redis.call('ZADD', queue, 'NX', \
+        // string.format('%.0f', ticket), member) == 1
         // acquire.lua | ticket = tonumber(redis.call('ZSCORE', queue, member))
         let known = self.state.queue.iter().find(|(other, _)| *other == token);
         let ticket = match known {
@@ -170,7 +170,7 @@ impl Step<'_> {
         let mut fence = None;
         while !self.state.queue.is_empty() {
             // queue.lua | local head = redis.call('ZPOPMIN', queue)
-            // queue.lua | redis.call('ZREM', line.alive, member)
+            // queue.lua | local is_known = redis.call('ZREM', line.alive, member) == 1
             let (token, ticket) = self.state.queue.remove(0);
             let fence = *fence.get_or_insert_with(|| self.fence());
             // `skips` decides how many waiters have no subscriber.
@@ -187,7 +187,7 @@ impl Step<'_> {
             } else {
                 self.state.pushes.push(Message { token, ticket, fence, us });
             }
-            // queue.lua | redis.call('SET', lock, token, 'PX', claim)
+            // queue.lua | redis.call('SET', lock, token, 'PX', string.format('%.0f', claim))
             self.state.lock = Some(Lock::of(token, us, Ttl::Claim));
             return true;
         }

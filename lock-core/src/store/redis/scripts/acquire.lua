@@ -39,22 +39,26 @@ local function queued(lock, queue, token, ttl, member)
     number = number + 1
     return number - 1
   end
-  local by_token = holder and string.match(holder,
-    '^=?%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$') and 1 or 0
+  local by_token = holder and string.find(string.gsub(holder, '^=', ''), TOKEN) and 1 or 0
   if not member then return {0, left, by_token} end
   line.forget_expired(64)
   local ticket = number
-  if redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) == 1 then
+  local is_new = redis.call('ZADD', queue, 'NX', string.format('%.0f', ticket), member) == 1
+  if is_new then
     number = number + 1
   else
     ticket = tonumber(redis.call('ZSCORE', queue, member))
   end
   redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
   local place = redis.call('ZRANK', queue, member)
+  if is_new and place > 0 then
+    line.skip_foreign()
+    place = redis.call('ZRANK', queue, member)
+  end
   -- The head claims often enough to keep the queue alive, and each queue begins with a head.
   if place == 0 then
-    redis.call('PEXPIRE', queue, 120000)
-    redis.call('PEXPIRE', line.alive, 120000)
+    redis.call('PEXPIRE', queue, QUEUE_MS)
+    redis.call('PEXPIRE', line.alive, QUEUE_MS)
   end
   return {2, left, by_token, ticket, place}
 end

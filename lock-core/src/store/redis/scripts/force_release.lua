@@ -8,7 +8,7 @@ if redis.call('GET', lock) ~= ARGV[1] then return 0 end
 
 local function hand_off()
   -- Redis does not refuse this write for lack of memory, and refuses no write after it.
-  if redis.call('PEXPIRE', queue, 120000) == 0 then return end
+  if redis.call('PEXPIRE', queue, QUEUE_MS) == 0 then return end
   begin()
   return number and line_of(lock, queue).hand_off('')
 end

@@ -30,6 +30,15 @@ local function finish()
   if number and number - 1 > us then redis.call('SET', counter, string.format('%.0f', number - 1)) end
 end
 
+-- The form of a token.
+local TOKEN = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$'
+-- The longest time in ms for which a lock is handed to a waiter, which lengthens it.
+local CLAIM_MS = 3000
+-- How many dead members are skipped in one call: about 15 ms.
+local MOST_SKIPPED = 10000
+-- How long in ms a queue is kept without another claim.
+local QUEUE_MS = 120000
+
 -- Whether the releasing client was sent an empty message already.
 local behind
 
@@ -56,8 +65,24 @@ local function line_of(lock, queue)
     redis.call('ZREM', line.alive, member)
   end
 
-  -- Gives the lock to the first waiter that is still there, for the time that its member names.
-  -- Returns true, or nil if there was none among the first 256.
+  -- What a member consists of: token, claim_ms, sign, inbox. Nothing if this library wrote none
+  -- such.
+  local function read(member)
+    local token, claim, sign, inbox = string.match(member, '^([^:]+):(%d+):([=~])(.*)$')
+    if token and string.find(token, TOKEN) then return token, claim, sign, inbox end
+  end
+
+  -- Removes what is no claim from the front of the queue.
+  function line.skip_foreign()
+    for _ = 1, MOST_SKIPPED do
+      local head = redis.call('ZRANGE', queue, 0, 0)[1]
+      if not head or read(head) and redis.call('ZSCORE', line.alive, head) then return end
+      line.leave(head)
+    end
+  end
+
+  -- Gives the lock to the first waiter that is still there, for the time that its member names, but
+  -- no longer than a claim lasts. Returns true, or nil if there was none.
   --
   -- The first write comes before the message, because after a write Redis refuses no later one for
   -- lack of memory: a grant that was published must not fail to be stored.
@@ -68,32 +93,35 @@ local function line_of(lock, queue)
   -- wait for it. Only speed depends on this.
   function line.hand_off(own)
     line.forget_expired(256)
-    local fence
-    for _ = 1, 256 do
+    -- Inboxes without a subscriber: the waiters of a process share one.
+    local fence, unsubscribed = nil, {}
+    for _ = 1, MOST_SKIPPED do
       local head = redis.call('ZPOPMIN', queue)
       local member = head[1]
       if not member then
         redis.call('DEL', line.alive)
         return nil
       end
-      redis.call('ZREM', line.alive, member)
-      local token, claim, sign, inbox = string.match(member, '^([^:]+):(%d+):([=~])(.*)$')
-      if token then
+      local is_known = redis.call('ZREM', line.alive, member) == 1
+      local token, claim, sign, inbox = read(member)
+      if is_known and token and not unsubscribed[inbox] then
         if not fence then
           fence = number
           number = number + 1
         end
+        claim = math.min(tonumber(claim), CLAIM_MS)
         local heard = 0
         if inbox ~= '' then
           if own ~= '' and own ~= inbox and not behind then behind = redis.pcall('PUBLISH', own, '') end
           -- A client that may not publish does not learn the number of receivers either.
           heard = redis.pcall('PUBLISH', inbox,
-            string.format('%s %s %.0f %.0f %s %s', token, head[2], fence, us, claim, lock))
+            string.format('%s %s %.0f %.0f %.0f %s', token, head[2], fence, us, claim, lock))
         end
         if type(heard) ~= 'number' or heard > 0 or sign == '~' then
-          redis.call('SET', lock, token, 'PX', claim)
+          redis.call('SET', lock, token, 'PX', string.format('%.0f', claim))
           return true
         end
+        unsubscribed[inbox] = true
       end
     end
   end

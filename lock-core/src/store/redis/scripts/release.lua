@@ -12,7 +12,7 @@ local count = (#KEYS - 1) / 2
 local has_places = #ARGV > 1 + 2 * count
 
 local function hand_off(lock, queue)
-  if count > 1 then redis.call('PEXPIRE', queue, 120000) end
+  if count > 1 then redis.call('PEXPIRE', queue, QUEUE_MS) end
   if not us then begin() end
   return number and line_of(lock, queue).hand_off(ARGV[1])
 end
@@ -22,7 +22,7 @@ local answers = {0}
 -- Redis does not refuse that write for lack of memory, and refuses no write after it.
 local waiting
 if count == 1 then
-  waiting = redis.pcall('PEXPIRE', KEYS[3], 120000)
+  waiting = redis.pcall('PEXPIRE', KEYS[3], QUEUE_MS)
 else
   waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))
 end

@@ -20,16 +20,15 @@ pub(super) struct Schedule {
 
 /// How long the server hands a lock over for, at most; the new holder lengthens it to the full ttl.
 /// About three times the pause at the head of a queue, so that a lost message does not lose the
-/// lock as well.
+/// lock as well. `CLAIM_MS` of the scripts.
 pub(super) const CLAIM_TTL: Duration = Duration::from_secs(3);
-/// How often the head of a queue repeats its claim.
-const HEAD_PAUSE: Duration = Duration::from_secs(1);
-/// How many places further back make a pause longer by [`HEAD_PAUSE`].
-const PLACES_PER_PAUSE: u64 = 64;
-/// The longest pause of a token far back in a queue.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A store with many waiters repeats its claims no faster than this in all: 0.5 % of a server's
-/// time for a thousand of them.
+/// How often a token in a queue repeats its claim, wherever its place is: the waiters before it may
+/// all be gone.
+const QUEUE_PAUSE: Duration = Duration::from_secs(1);
+/// How long a token may be silent and keep its place.
+const LONGEST_SILENCE: Duration = Duration::from_secs(5);
+/// The tokens of a store that are behind the heads of their queues repeat their claims no faster
+/// than this in all: 0.5 % of a server's time.
 const CLAIMS_PER_SECOND: u32 = 2_000;
 /// The first pause for a lock of a foreign holder, which hands nothing over, and the longest.
 const FOREIGN_PAUSE: Duration = Duration::from_millis(100);
@@ -66,10 +65,8 @@ impl Schedule {
         let usual = match (self.notified, place) {
             (false, 0) => POLL_PAUSE,
             (false, _) => POLL_PAUSE_BEHIND,
-            (true, place) => {
-                let steps = u32::try_from(place / PLACES_PER_PAUSE).unwrap_or(4);
-                HEAD_PAUSE + HEAD_PAUSE * steps
-            }
+            (true, 0) => QUEUE_PAUSE,
+            (true, _) => QUEUE_PAUSE.max(together(waiting)),
         };
         let mut pause = jittered_down(usual.min(self.longest_pause(waiting)));
         if place > 0 {
@@ -86,13 +83,18 @@ impl Schedule {
 
     fn longest_pause(&self, waiting: usize) -> Duration {
         let longest = if self.notified {
-            LONGEST_PAUSE.min(self.ttl / 3)
+            LONGEST_SILENCE.min(self.ttl / 3)
         } else {
             POLL_PAUSE_BEHIND.min(self.ttl / 4)
         };
-        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-        longest.max(Duration::from_secs(1) / CLAIMS_PER_SECOND * waiting)
+        longest.max(together(waiting))
     }
+}
+
+/// The pause with which `waiting` tokens claim [`CLAIMS_PER_SECOND`] times in all.
+fn together(waiting: usize) -> Duration {
+    let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+    Duration::from_secs(1) / CLAIMS_PER_SECOND * waiting
 }
 
 /// The pause after a claim that failed.
@@ -109,4 +111,27 @@ pub(super) fn pause_after_loss() -> Duration {
 /// Three quarters of `pause` to all of it.
 fn jittered_down(pause: Duration) -> Duration {
     pause / 2 + jittered(pause / 4) + pause / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::scripts::RELEASE;
+
+    #[test]
+    fn scripts_know_the_claim_ttl() {
+        let line = format!("local CLAIM_MS = {}\n", CLAIM_TTL.as_millis());
+        assert!(RELEASE.text.contains(&line));
+    }
+
+    #[test]
+    fn tokens_far_back_claim_as_often_as_the_head() {
+        let mut schedule = Schedule::new(Duration::from_secs(30), true);
+        let holder = Holder { hands_over: true, left: Duration::from_secs(30) };
+        for place in [0, 1, 500, u64::MAX] {
+            let pause = schedule.next_pause(holder, place, 500);
+            assert!(QUEUE_PAUSE / 2 <= pause && pause <= QUEUE_PAUSE, "{place}: {pause:?}");
+        }
+        assert!(schedule.next_pause(holder, 1, 10_000) > QUEUE_PAUSE * 3);
+    }
 }
