@@ -38,6 +38,8 @@ pub struct Error(Arc<Inner>);
 struct Inner {
     kind: ErrorKind,
     detail: Option<Cow<'static, str>>,
+    /// Until an operator changes something, each retry ends the same way.
+    is_permanent: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -155,7 +157,12 @@ impl Error {
     /// The same call may succeed later without a change of code or configuration.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.is_busy() || self.is_store_failure() || self.is_lost()
+        self.is_busy() || self.is_store_failure() && !self.is_permanent() || self.is_lost()
+    }
+
+    /// No retry helps before an operator changes something.
+    pub(crate) fn is_permanent(&self) -> bool {
+        self.0.is_permanent
     }
 
     /// How long to wait before the next attempt, if the lock is busy; `None` for other kinds.
@@ -221,7 +228,8 @@ impl Error {
         if self.0.kind != ErrorKind::Unavailable {
             return self;
         }
-        Self::with(ErrorKind::Unknown, format!("{self}; {why}"), self.0.source.clone())
+        let doubt = Self::with(ErrorKind::Unknown, format!("{self}; {why}"), self.0.source.clone());
+        if self.is_permanent() { doubt.permanent() } else { doubt }
     }
 
     /// Maps the error for a command that was never sent: its outcome is not in doubt.
@@ -241,10 +249,20 @@ impl Error {
         Self::with(ErrorKind::Unknown, what, Some(Arc::new(source)))
     }
 
+    /// For stores: the store refuses until an operator changes its configuration or permissions, so
+    /// no caller should retry.
+    #[must_use]
+    pub fn permanent(self) -> Self {
+        let Inner { kind, detail, source, .. } = &*self.0;
+        let (detail, source) = (detail.clone(), source.clone());
+        Self(Arc::new(Inner { kind: *kind, detail, is_permanent: true, source }))
+    }
+
     /// For stores: the value under the name is not a lock.
     pub fn wrong_type(source: impl StdError + Send + Sync + 'static) -> Self {
         let source: Arc<dyn StdError + Send + Sync> = Arc::new(source);
-        Self(Arc::new(Inner { kind: ErrorKind::WrongType, detail: None, source: Some(source) }))
+        let kind = ErrorKind::WrongType;
+        Self(Arc::new(Inner { kind, detail: None, is_permanent: false, source: Some(source) }))
     }
 
     /// For stores: the store cannot do `what`, now or later.
@@ -254,7 +272,7 @@ impl Error {
     }
 
     pub(crate) fn of(kind: ErrorKind) -> Self {
-        Self(Arc::new(Inner { kind, detail: None, source: None }))
+        Self(Arc::new(Inner { kind, detail: None, is_permanent: false, source: None }))
     }
 
     pub(crate) fn plain(kind: ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
@@ -274,7 +292,7 @@ impl Error {
         what: impl Into<Cow<'static, str>>,
         source: Option<Arc<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self(Arc::new(Inner { kind, detail: Some(what.into()), source }))
+        Self(Arc::new(Inner { kind, detail: Some(what.into()), is_permanent: false, source }))
     }
 }
 
@@ -292,6 +310,7 @@ impl From<ConfigError> for Error {
         Self(Arc::new(Inner {
             kind: ErrorKind::InvalidOptions,
             detail: None,
+            is_permanent: false,
             source: Some(Arc::new(error)),
         }))
     }
@@ -299,7 +318,7 @@ impl From<ConfigError> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, detail, source } = &*self.0;
+        let Inner { kind, detail, source, .. } = &*self.0;
         if let Some(detail) = detail {
             return f.write_str(detail);
         }
@@ -338,7 +357,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, detail, source } = &*self.0;
+        let Inner { kind, detail, source, .. } = &*self.0;
         let mut debug = f.debug_struct("Error");
         debug.field("kind", kind);
         if let Some(detail) = detail {

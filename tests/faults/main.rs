@@ -7,6 +7,7 @@ mod acquire;
 mod bad_input;
 mod batch;
 mod batch_limits;
+mod batch_refusal;
 mod cancel_every_poll;
 mod cancellation;
 mod cancelled_waiter;

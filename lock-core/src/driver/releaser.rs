@@ -48,8 +48,8 @@ pub(crate) struct PendingRelease<T> {
 /// if its ttl were to start only then.
 const LONGEST_FLIGHT: Duration = Duration::from_secs(30);
 /// An awaited release is sent once more if its reply was lost. A caller should not wait for a store
-/// that is down.
-const AWAITED_ATTEMPTS: usize = 2;
+/// that is down. No release is sent more often if it is refused for good.
+const AWAITED_ATTEMPTS: u32 = 2;
 /// More releases at a time would only queue in the connection.
 const MAX_IN_FLIGHT: usize = 1024;
 /// The pending releases of a client.
@@ -221,7 +221,9 @@ impl<T> InProgress<'_, T> {
         loop {
             match self.attempt(store).await {
                 Attempt::Done(outcome) | Attempt::Again(outcome, _) => return outcome,
-                Attempt::Failed(error) if error.is_retryable() && attempt < AWAITED_ATTEMPTS => {
+                Attempt::Failed(error)
+                    if error.is_store_failure() && attempt < AWAITED_ATTEMPTS =>
+                {
                     earlier = Some(error);
                 }
                 Attempt::Failed(error) => {
@@ -256,7 +258,9 @@ impl<T> InProgress<'_, T> {
                             "release not confirmed; trying again"
                         );
                     }
-                    if Instant::now() >= pending.hopeless_at || !error.is_store_failure() {
+                    let is_refused = !error.is_store_failure()
+                        || error.is_permanent() && pending.attempts >= AWAITED_ATTEMPTS;
+                    if is_refused || Instant::now() >= pending.hopeless_at {
                         tracing::warn!(
                             target: "lock_core", key = pending.label, held = pending.was_held,
                             error = error.with_causes(),

@@ -76,6 +76,11 @@ impl Fault {
         matches!(self, Self::Refused(error) if code(error).is_some_and(|it| CODES.contains(&it)))
     }
 
+    /// Whether the server refused the call because of one of its keys, before it did anything.
+    pub(super) fn is_about_one_key(&self) -> bool {
+        matches!(self, Self::Refused(error) if is_about_the_call(error) && is_about_a_key(error))
+    }
+
     /// Whether a retry cannot help until an operator changes the configuration.
     pub(super) fn is_permanent(&self) -> bool {
         match self {
@@ -238,7 +243,12 @@ impl From<Fault> for Error {
                 crate::ErrorKind::Unknown,
                 "redis sent a reply that no lock script sends: is there a proxy in between?",
             ),
-            Fault::Refused(error) => Self::refused(error, undone),
+            Fault::Refused(error) => {
+                // Passwords are rotated.
+                let is_permanent = is_forbidden(&error) && !is_about_password(&error);
+                let error = Self::refused(error, undone);
+                if is_permanent { error.permanent() } else { error }
+            }
         }
     }
 }
@@ -289,6 +299,8 @@ mod tests {
 
     #[test]
     fn refused_call_did_nothing_and_refused_command_of_a_script_may_have() {
+        let by_key = refused("NOPERM", "No permissions to access a key");
+        assert!(by_key.is_about_one_key() && !Error::from(by_key).is_retryable());
         for detail in [
             "this user has no permissions to run the 'evalsha' command or its subcommand",
             "User script has no permissions to run the 'evalsha' command",

@@ -15,7 +15,8 @@
 //! - A batch is full at a share of what is unanswered, from [`MIN_BATCH`] to [`MAX_BATCH`]
 //!   commands. If all went into one call, one side would be idle while the other works.
 //!
-//! A caller that goes away before its command is sent takes the command out of the queue.
+//! A caller that goes away before its command is sent takes the command out of the queue. A call
+//! that is refused because of one of its keys is split, and each command is sent once alone.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -26,6 +27,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use tokio::sync::{Notify, oneshot};
@@ -188,6 +190,9 @@ impl Batcher {
                     drop(reply.send(Reply::new(us, value)));
                 }
             }
+            Err(fault) if batch.len() > 1 && fault.is_about_one_key() => {
+                self.send_each(batch).await;
+            }
             Err(fault) => {
                 for Queued { reply, unanswered, .. } in batch {
                     drop(unanswered);
@@ -197,6 +202,24 @@ impl Batcher {
         }
         let took = Instant::now().saturating_since(sent);
         took < self.link.timeouts().request / QUICK
+    }
+
+    /// Sends the commands of a batch that was refused for the key of one of them, each alone, so
+    /// that only the one concerned is refused.
+    async fn send_each(&self, batch: Vec<Queued>) {
+        let waited_for = batch.into_iter().filter(|queued| !queued.reply.is_closed());
+        let calls = waited_for.map(|Queued { command, reply, unanswered }| async move {
+            let answer = self.eval_one(command, None).await;
+            drop(unanswered);
+            drop(reply.send(answer));
+        });
+        join_all(calls).await;
+    }
+
+    /// Sends `command` alone.
+    async fn eval_one(&self, mut command: Command, until: Option<Instant>) -> Result<Reply, Fault> {
+        let (us, mut values) = self.eval(&mut command, until).await?;
+        values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value))
     }
 
     /// Runs the script of `batch` by its digest, and by its text if the server does not know it.
@@ -308,11 +331,10 @@ impl Drop for Unanswered {
 
 async fn execute_alone(
     unanswered: Unanswered,
-    mut command: Command,
+    command: Command,
     until: Option<Instant>,
 ) -> Result<Reply, Fault> {
-    let (us, mut values) = unanswered.0.eval(&mut command, until).await?;
-    values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value))
+    unanswered.0.eval_one(command, until).await
 }
 
 /// Commands that share a call.
