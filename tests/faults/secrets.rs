@@ -147,10 +147,9 @@ async fn no_secret_of_a_server_error_is_in_any_output() {
             "AUTH" => "refused the user name or password".to_owned(),
             _ => format!("unknown command '{renamed}'"),
         };
-        assert!(
-            said.text.contains(&words) || log.text().contains(&words),
-            "{words}: not in the output"
-        );
+        // Redis 6.2 quotes otherwise.
+        let output = [&said.text, &log.text()].map(|text| text.replace('`', "'"));
+        assert!(output.iter().any(|text| text.contains(&words)), "{words}: not in the output");
         experiment.ran(1);
     }
 

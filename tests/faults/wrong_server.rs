@@ -9,7 +9,8 @@ use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient};
 use lock_testkit::{
-    Action, LogCapture, Op, Proxy, RedisServer, client, eventually, free_port, ms, within,
+    Action, LogCapture, Op, Proxy, RedisServer, client, eventually, free_port, ms, redis_server,
+    within,
 };
 use tempfile::TempDir;
 
@@ -138,7 +139,7 @@ impl Sentinel {
         let config = dir.path().join("sentinel.conf");
         std::fs::write(&config, "").unwrap();
         let port = free_port();
-        let process = Command::new("redis-server")
+        let process = Command::new(redis_server())
             .arg(&config)
             .args(["--sentinel", "--bind", "127.0.0.1", "--port", &port.to_string()])
             .stdout(Stdio::null())

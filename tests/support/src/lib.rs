@@ -49,7 +49,7 @@ pub use self::process::{Signal, send_signal, stdin_closed};
 pub use self::proxy::{Action, Gate, Message, Proxy, Rule, RuleBuilder};
 pub use self::redis::{
     Cli, RedisBuilder, RedisServer, StartError, classify, client, client_with, documented_user,
-    run_standalone,
+    redis_server, run_standalone,
 };
 pub use self::rng::Rng;
 pub use self::scale::{number, scale};

@@ -11,7 +11,7 @@ use lock_core::{LockClient, LockOptions};
 
 pub use self::commands::Cli;
 pub use self::scripts::classify;
-pub use self::server::{RedisBuilder, RedisServer, StartError};
+pub use self::server::{RedisBuilder, RedisServer, StartError, redis_server};
 pub use self::standalone::run_standalone;
 
 const STORE_DOCS: &str = include_str!("../../../../lock-core/src/store/redis/mod.rs");

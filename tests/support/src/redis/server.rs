@@ -1,8 +1,10 @@
 //! Starts, stops and restarts a `redis-server`.
 
+use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,6 +35,8 @@ pub struct RedisBuilder {
 #[derive(Debug)]
 pub struct StartError(String);
 
+/// Names the program to run in place of the installed `redis-server`, such as another version.
+const PROGRAM: &str = "LOCK_TESTS_REDIS_SERVER";
 /// Another process may take a port between the search for it and the start of the server.
 const ATTEMPTS: usize = 20;
 /// A loaded machine takes its time to start a process.
@@ -40,10 +44,27 @@ const START_BOUND: Duration = Duration::from_secs(20);
 /// How often a starting server is asked whether it is ready.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The program that tests run as the server: the installed `redis-server`, or the one that
+/// `LOCK_TESTS_REDIS_SERVER` names.
+///
+/// # Panics
+///
+/// If there is no file of that name.
+#[must_use]
+pub fn redis_server() -> OsString {
+    env::var_os(PROGRAM).map_or_else(|| "redis-server".into(), existing)
+}
+
+fn existing(named: OsString) -> OsString {
+    let program = Path::new(&named);
+    assert!(program.is_file(), "{PROGRAM} names {}, which is not a file", program.display());
+    named
+}
+
 impl RedisBuilder {
     fn new() -> Self {
         Self {
-            command: vec!["redis-server".into()],
+            command: vec![redis_server()],
             config: Vec::new(),
             environment: Vec::new(),
             password: None,
@@ -277,6 +298,12 @@ mod tests {
         let server = RedisServer::builder().config("maxmemory 3mb").password("secret").start();
         let memory: (String, String) = server.cli("CONFIG GET maxmemory");
         assert_eq!(memory.1, "3145728");
+    }
+
+    #[test]
+    #[should_panic(expected = "LOCK_TESTS_REDIS_SERVER names /nowhere, which is not a file")]
+    fn other_server_that_does_not_exist_is_named() {
+        existing("/nowhere".into());
     }
 
     #[test]
