@@ -33,6 +33,7 @@ mod queue;
 mod queue_type;
 mod release;
 mod renewal;
+mod script_errors;
 mod secrets;
 mod server_restart;
 mod stale_grant;

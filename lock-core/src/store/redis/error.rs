@@ -1,6 +1,8 @@
 //! What Redis and redis-rs report, in this crate's terms.
 
-use redis::RedisError;
+use std::iter::successors;
+
+use redis::{RedisError, Value};
 use tokio::task::JoinError;
 
 use crate::error::Error;
@@ -25,9 +27,14 @@ impl Fault {
     pub(super) fn of(error: RedisError) -> Self {
         // The error came from the server rather than from the socket or the client.
         if error.code().is_some() && !error.is_io_error() {
-            return Self::Refused(error);
+            return Self::refused(error);
         }
         Self::Broken(Error::unknown(BROKEN, error))
+    }
+
+    /// The server replied with `error`.
+    pub(super) fn refused(error: impl Into<RedisError>) -> Self {
+        Self::Refused(without_place(error.into()))
     }
 
     /// The connection is gone.
@@ -129,22 +136,46 @@ impl Fault {
 const FOREIGN: &str = "the lock, or the queue of its waiters, holds a value of another type";
 const BROKEN: &str = "the connection to redis broke before the reply came";
 
-/// How Redis 7.0 and newer begin the error about a command of a script that is not permitted.
+/// How servers begin the error about a command of a script that is not permitted.
 const IN_A_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
 
-/// The code of a refusal. When a command of a script is refused, Redis 6.2 and 7.0 wrap its code in
-/// text under the code `ERR`.
+/// The error of a command in a script, as Redis 7.0 words it. Redis 6.2 puts the line of the script
+/// before the code, as in `@user_script: 15: -OOM command not allowed`, and does so again, after
+/// `ERR Error running script (call to f_59ee): `, if the script did not catch the error.
+fn without_place(error: RedisError) -> RedisError {
+    let (Some(code), Some(detail)) = (error.code(), error.detail()) else { return error };
+    let text = format!("{code} {detail}");
+    let told = match text.strip_prefix("ERR Error running script ") {
+        Some(uncaught) => uncaught.split_once("): ").map_or(uncaught, |(_, told)| told),
+        None => &text,
+    };
+    let inner = successors(behind_place(told), |rest| behind_place(rest)).last();
+    let Some(inner) = inner.map(|inner| inner.strip_prefix('-').unwrap_or(inner)) else {
+        return error;
+    };
+    let word = inner.split(' ').next().unwrap_or_default();
+    let code = if word.bytes().all(|byte| byte.is_ascii_uppercase()) { "" } else { "ERR " };
+    match redis::parse_redis_value(format!("-{code}{inner}\r\n").as_bytes()) {
+        Ok(Value::ServerError(plain)) => plain.into(),
+        _ => error,
+    }
+}
+
+/// What follows a place in a script, such as `@user_script:15: `, at the start of `text`.
+fn behind_place(text: &str) -> Option<&str> {
+    let (line, rest) = text.strip_prefix("@user_script:")?.split_once(": ")?;
+    line.trim_start().parse::<u32>().ok().map(|_| rest)
+}
+
+/// The code of a refusal. When a command of a script is not permitted, some servers say so under
+/// the code `ERR`.
 pub(super) fn code(error: &RedisError) -> Option<&str> {
-    const CODES: [&str; 5] = ["WRONGTYPE", "READONLY", "OOM", "MISCONF", "NOREPLICAS"];
     let code = error.code()?;
     let detail = error.detail().unwrap_or_default();
     if matches!(code, "ERR" | "LOCK") && IN_A_SCRIPT.iter().any(|it| detail.contains(it)) {
         return Some("NOPERM");
     }
-    if code != "ERR" {
-        return Some(code);
-    }
-    CODES.into_iter().find(|inner| detail.contains(inner)).or(Some(code))
+    Some(code)
 }
 
 /// Whether the call itself was refused, because it is not permitted or not known, rather than a
@@ -341,6 +372,61 @@ mod tests {
         ] {
             let error = Error::from(refused(code, detail));
             assert!(error.is_store_failure() && !error.is_unknown(), "{code} {detail}");
+        }
+    }
+
+    /// Each pair is what Redis 6.2 and 7.0 reply to the same script in the same state.
+    #[test]
+    fn redis_6_2_gives_the_same_errors_as_7_0() {
+        const UNCAUGHT: &str = "ERR Error running script (call to f_59eeafb2): @user_script:8: ";
+        let read = |text: &str| match redis::parse_redis_value(format!("-{text}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => Fault::refused(error),
+            other => panic!("{other:?}"),
+        };
+        let told = |fault: Fault| {
+            let judged = [
+                fault.is_undone(),
+                fault.is_by_wrong_server(),
+                fault.is_permanent(),
+                fault.is_without_effect(),
+                fault.is_wrong_type(),
+            ];
+            let error = Error::from(fault);
+            (judged, error.kind(), error.to_string(), error.source().unwrap().to_string())
+        };
+        for (code, detail) in [
+            ("READONLY", "You can't write against a read only replica."),
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("MISCONF", "Redis is configured to save RDB snapshots, but it's currently unable"),
+            ("NOREPLICAS", "Not enough good replicas to write."),
+        ] {
+            let new = told(read(&format!("{code} {detail}")));
+            assert_ne!(new.1, crate::ErrorKind::Unknown, "{code}");
+            let old = format!("@user_script: 15: -{code} {detail}");
+            assert_eq!(told(read(&old)), new);
+            assert_eq!(told(read(&format!("{UNCAUGHT}{old}"))), new);
+        }
+        let forbidden = "The user executing the script can't run this command or subcommand";
+        let new = told(read(&format!("ERR {forbidden}")));
+        assert!(new.2.contains("permission"), "{new:?}");
+        let old = format!("@user_script: 142: {forbidden}");
+        assert_eq!(told(read(&old)), new);
+        assert_eq!(told(read(&format!("{UNCAUGHT}{old}"))), new);
+        let list = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        assert_eq!(told(read(&format!("{UNCAUGHT}{list}"))), told(read(list)));
+    }
+
+    #[test]
+    fn text_that_only_resembles_a_place_is_left_as_it_is() {
+        for (code, detail) in [
+            ("ERR", "Error running script (call to f_59eeafb2): out of stack"),
+            ("ERR", "upstream @user_script: 1: -OOM"),
+            ("@user_script:", "x: -OOM no number"),
+            ("@user_script:", "15"),
+        ] {
+            let error = redis::make_extension_error(code.to_owned(), Some(detail.to_owned()));
+            let Fault::Refused(kept) = Fault::refused(error.clone()) else { panic!("{error}") };
+            assert_eq!(kept.to_string(), error.to_string());
         }
     }
 

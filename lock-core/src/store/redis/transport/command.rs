@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Value};
 
 use crate::store::redis::error::Fault;
 use crate::store::redis::keys::{self, Tag};
@@ -231,7 +231,7 @@ pub(crate) fn replies(value: Value, kind: Kind, count: usize) -> Result<(u64, Ve
     }
     // What one command meets at the wrong server, all do: it writes nothing.
     let mut refused = values.iter().filter_map(|value| match value {
-        Value::ServerError(error) => Some(Fault::Refused(RedisError::from(error.clone()))),
+        Value::ServerError(error) => Some(Fault::refused(error.clone())),
         _ => None,
     });
     refused.find(Fault::is_by_wrong_server).map_or(Ok((us, values)), Err)
@@ -248,7 +248,7 @@ pub(crate) struct Reply {
 impl Reply {
     /// An error in `value` is about this command alone.
     pub(crate) fn new(us: u64, value: Value) -> Result<Self, Fault> {
-        let value = value.extract_error().map_err(Fault::Refused)?;
+        let value = value.extract_error().map_err(Fault::refused)?;
         Ok(Self { us, value })
     }
 }

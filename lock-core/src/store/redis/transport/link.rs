@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::ConnectionLike as _;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Value};
 
 use super::connector::Wire;
 use crate::store::redis::error::Fault;
@@ -102,7 +102,7 @@ impl Link {
             return Err(self.silent());
         };
         let reply = match reply {
-            Ok(Value::ServerError(error)) => Err(Fault::Refused(RedisError::from(error))),
+            Ok(Value::ServerError(error)) => Err(Fault::refused(error)),
             Ok(value) => read(value),
             Err(error) => Err(Fault::of(error)),
         };
