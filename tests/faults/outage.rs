@@ -281,7 +281,7 @@ async fn a_drain_ends_in_time_whatever_the_store_does() {
 async fn a_slow_handshake_is_shared_by_its_callers() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
-    let slow = proxy.rule(Op::Other, Action::DelayReply(ms(120))).always();
+    let slow = proxy.rule(Op::Hello, Action::DelayReply(ms(120))).always();
     let store = RedisStore::builder(proxy.url()).connect_lazy().unwrap();
     let client = LockClient::builder(store).build().unwrap();
     let mutex = client.mutex("k").with_wait(ms(60));

@@ -4,7 +4,9 @@ use futures_util::FutureExt as _;
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{ErrorKind, LockClient, LockOptions, Released};
-use lock_testkit::{Experiment, LogCapture, Op, Proxy, RedisServer, documented_user, ms, within};
+use lock_testkit::{
+    Experiment, LogCapture, Op, Proxy, RedisServer, client, documented_user, eventually, ms, within,
+};
 
 /// Every command that a client may send.
 const COMMANDS: [Op; 8] =
@@ -87,6 +89,42 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         let () = server.cli("DEL lock:k");
     }
     experiment.finish();
+}
+
+/// StackExchange.Redis#3175, conductor#665: what a client sends of its own accord is denied, and
+/// the operator's log fills with it.
+#[tokio::test]
+async fn the_documented_permissions_leave_nothing_in_the_acl_log() {
+    let server = RedisServer::start();
+    let acl = documented_user();
+    let mut command = vec!["ACL", "SETUSER"];
+    command.extend(&acl);
+    let () = server.connect().command(&command).unwrap();
+    let url = server.url_for(acl[0], "password");
+    for protocol in ["resp3", "resp2"] {
+        let url = format!("{url}?protocol={protocol}");
+        let (one, two) = (client(&url).await, client(&url).await);
+        server.reset_calls();
+        let guard = one.mutex("k").with_ttl(ms(600)).lock().await.unwrap();
+        eventually("it is renewed", ms(5_000), || server.calls("pexpire") > 0).await;
+        let waiter = tokio::spawn(two.mutex("k").wait_forever().lock());
+        eventually("it is queued", ms(5_000), || server.queued("k") == 1).await;
+        assert_eq!(one.inspect("k").await.unwrap().waiting, Some(1));
+        let problems = one.health().await.unwrap().problems;
+        assert!(problems.is_empty(), "{problems:?}");
+        assert_eq!(guard.release().await.unwrap(), Released::InTime);
+        let guard = waiter.await.unwrap().unwrap();
+        guard.extend(ms(20_000)).await.unwrap();
+        assert!(one.force_release("k").await.unwrap().is_some());
+        drop(guard);
+        wait_idle(&one).await;
+        wait_idle(&two).await;
+    }
+    // A list and a database with a number need more, as the documentation says.
+    let () = server.cli(&format!("ACL SETUSER {} +scan +select", acl[0]));
+    assert!(client(&format!("{url}1")).await.list(10).await.unwrap().is_empty());
+    let denied: Vec<Vec<String>> = server.cli("ACL LOG");
+    assert!(denied.is_empty(), "{denied:?}");
 }
 
 /// The account's permissions predate the queues, and the client does not check at its start: claims

@@ -258,9 +258,6 @@ impl Core {
                 ])
             }
             "PING" => Reply::Status("PONG"),
-            "CLIENT" => Reply::error(
-                "ERR Unknown subcommand or wrong number of arguments for 'SETINFO'. Try CLIENT HELP.",
-            ),
             "INFO" => Reply::bulk("role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"),
             "PUBLISH" => self.publish(&args[1], &args[2]),
             _ => self.keys.run(args, self.now_us / 1_000).unwrap_or_else(|| {

@@ -44,7 +44,8 @@ use super::{
 };
 use crate::error::Error;
 
-/// Leases on one Redis server. It needs Redis 6.2 and is tested on 7.0.
+/// Leases on one Redis server: Redis 6.2 or later, or Valkey. Tested on Redis 6.2, 7.0 and 8.2, and
+/// on Valkey 9.1.
 ///
 /// A lock is the plain key `<namespace>:<key>`. Its value is the token and its expiry the ttl, as
 /// `SET key token NX PX ttl` makes it. So mixed fleets exclude each other (redis-py's `Lock`,
@@ -67,15 +68,18 @@ use crate::error::Error;
 ///     +publish +subscribe +info +ping +hello
 /// ```
 ///
-/// [`LockClient::list`](crate::LockClient::list), for operators, needs `+scan` as well. All clients
-/// of a lock need the same permissions. A client that may not publish hands the lock
-/// over without a message, and the next holder finds out when it claims again, after a second.
+/// [`LockClient::list`](crate::LockClient::list), for operators, needs `+scan` as well, and a URL
+/// that names a database `+select`. A client sends nothing that is not permitted here, so `ACL LOG`
+/// stays empty. All clients of a lock need the same permissions. A client that may not publish
+/// hands the lock over without a message, and the next holder finds out when it claims again, after
+/// a second.
 ///
 /// # What it relies on
 ///
 /// One primary that does not forget unexpired keys. A failover to a replica may lose the latest
 /// grants, and any eviction policy but `noeviction` may drop locks when the memory is full; the
-/// start-up check warns of the latter. Fencing tokens keep growing through both.
+/// start-up check warns of the latter. Fencing tokens keep growing through both. Redis 6.2 does not
+/// apply `min-replicas-to-write` to scripts, so it grants locks without replicas.
 pub struct RedisStore {
     server: Server<Parked>,
     waits: Waits,

@@ -42,7 +42,9 @@ impl Endpoint {
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
         let info = info.clone().set_tcp_settings(tcp);
         let with = |protocol| {
+            // Without `CLIENT SETINFO`: a user without that permission would fill the `ACL LOG`.
             let settings = info.redis_settings().clone().set_protocol(protocol);
+            let settings = settings.set_skip_set_lib_name();
             Client::open(info.clone().set_redis_settings(settings))
         };
         Ok(Self {
