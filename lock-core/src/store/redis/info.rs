@@ -45,7 +45,8 @@ impl Info {
     /// What kind of server it is, if it is one that can never keep the locks of this store.
     pub(crate) fn other_kind(&self) -> Option<&'static str> {
         let is_cluster = self.field("cluster_enabled").is_some_and(|enabled| enabled == "1");
-        match self.field("redis_mode") {
+        // Valkey calls the field otherwise.
+        match self.field("redis_mode").or_else(|| self.field("server_mode")) {
             Some("sentinel") => Some("a sentinel"),
             Some("cluster") => Some("a node of a cluster"),
             _ => is_cluster.then_some("a node of a cluster"),
@@ -103,6 +104,8 @@ mod tests {
             ("role:master", "role:slave", "is a replica"),
             ("loading:0", "loading:1", "is loading"),
             ("cluster_enabled:0", "cluster_enabled:1", "of a cluster"),
+            ("role:master", "role:master\r\nredis_mode:sentinel", "is a sentinel"),
+            ("role:master", "role:master\r\nserver_mode:sentinel", "is a sentinel"),
             ("maxmemory:0", "maxmemory:1100", "uses 1000 of 1100 bytes"),
             (
                 "maxmemory:0\r\nmaxmemory_policy:noeviction",
