@@ -5,7 +5,7 @@ NEED := .ci/need
 SEEDS ?= 20000
 SCHEDULES ?= 25000
 
-.PHONY: help demo test test-interop test-browser test-nginx lint doc package
+.PHONY: help demo test test-servers test-interop test-browser test-nginx lint doc package
 .PHONY: bench bench-quick faults faults-quick schedules sim mutants
 
 help: ## List the commands
@@ -17,6 +17,10 @@ demo: ## Flash sale on three processes, without a lock and with one (ARGS="--hel
 
 test: need-test lint doc ## Formatting, lints, documentation, and all tests of the workspace
 	$(CARGO) test --workspace --all-features
+
+test-servers: ## What depends on the server, on Redis 6.2 and 8.2, Valkey and the installed one
+	@$(NEED) redis-server python3 python3-venv
+	tests/servers/run
 
 test-interop: ## Exclusion between this library, redis-py and node-redlock
 	@$(NEED) redis-server python3 python3-venv node npm
