@@ -85,9 +85,10 @@
 //! This crate needs a tokio runtime with timers and, for Redis, I/O (`enable_all`). Outside a
 //! runtime its futures return [`NoRuntime`](ErrorKind::NoRuntime) instead of a panic.
 //! Renewals and the releases of dropped guards are done by two tasks on the runtime where the
-//! client is first used. A body that blocks its thread can delay them, and always does on a
-//! `current_thread` runtime: use `spawn_blocking` with [`Mutex::blocking_lock`], or give those
-//! tasks a runtime of their own with [`LockClientBuilder::with_runtime`].
+//! client is first used; the connection of a store runs where it was dialled. A body that blocks
+//! its thread can delay them, and always does on a `current_thread` runtime, for the other runtimes
+//! that share the client as well: use `spawn_blocking` with [`Mutex::blocking_lock`], or give all
+//! of it a runtime of its own with [`LockClientBuilder::with_runtime`].
 //!
 //! # How it works
 //!

@@ -1,14 +1,16 @@
 //! Where background work is spawned, and whether it still runs.
 //!
-//! Connections outlive the call that opens them, so they are spawned on the caller's runtime. A
-//! blocking call on a plain thread runs in a runtime that ends with the call; there the runtime of
-//! the client's background tasks is used instead.
+//! Connections outlive the call that opens them. They run on the runtime that was given to the
+//! client or the store, else on the caller's. A blocking call on a plain thread runs in a runtime
+//! that ends with the call; there the runtime of the client's background tasks is used instead.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
+
+use crate::error::{Error, ErrorKind};
 
 thread_local! {
     static SPAWN_HANDLE: RefCell<Option<Handle>> = const { RefCell::new(None) };
@@ -30,10 +32,26 @@ impl Drop for EnterGuard {
     }
 }
 
-/// The runtime for tasks that outlive the current call; `None` outside a runtime.
+/// The runtime for tasks that outlive the current call, if none was given for them.
 #[cfg(feature = "redis")]
-pub(crate) fn spawn_handle() -> Option<Handle> {
-    SPAWN_HANDLE.with_borrow(Clone::clone).or_else(|| Handle::try_current().ok())
+pub(crate) fn spawn_handle() -> Result<Handle, Error> {
+    match SPAWN_HANDLE.with_borrow(Clone::clone) {
+        Some(runtime) => Ok(runtime),
+        None => current(),
+    }
+}
+
+/// The runtime of the caller.
+pub(crate) fn current() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))
+}
+
+/// The error for tasks that were to run on a given runtime, which has shut down.
+pub(crate) fn given_one_is_gone() -> Error {
+    Error::plain(
+        ErrorKind::NoRuntime,
+        "the runtime that was given to the lock client, or to its store, is gone",
+    )
 }
 
 /// Tells whether a task still runs. The task keeps the [`AliveGuard`]; the flag falls when the

@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::driver::{BackgroundTask, Renewer};
-use crate::error::{ConfigError, Error, ErrorKind};
+use crate::error::{ConfigError, Error};
 use crate::options::{LockOptions, ResolvedOptions};
 use crate::registry::{Registry, Releaser};
-use crate::runtime::EnterGuard;
+use crate::runtime::{self, EnterGuard};
 use crate::store::{ClientId, Store};
 use crate::tracker::Tracker;
 
@@ -82,7 +82,7 @@ impl ClientState {
     /// one for its timers, wherever the tasks run.
     pub(crate) fn ensure_running(&self) -> Result<(), Error> {
         self.start_tasks()?;
-        Handle::try_current().map(|_| ()).map_err(|_| Error::of(ErrorKind::NoRuntime))
+        runtime::current().map(drop)
     }
 
     fn start_tasks(&self) -> Result<(), Error> {

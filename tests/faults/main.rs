@@ -8,6 +8,7 @@ mod bad_input;
 mod batch;
 mod batch_limits;
 mod batch_refusal;
+mod blocked_runtime;
 mod cancel_every_poll;
 mod cancellation;
 mod cancelled_waiter;

@@ -48,10 +48,35 @@ impl LockClientBuilder {
         self
     }
 
-    /// Runs the client's background tasks there.
+    /// Runs there what outlives a call: renewals, releases of dropped guards, and the connection of
+    /// the store, which is dialled anew if it was made elsewhere. If that runtime shuts down, locks
+    /// cannot be taken any more ([`NoRuntime`](crate::ErrorKind::NoRuntime)).
     ///
-    /// Default: on the runtime of the first use. Give one of its own if bodies may block their
-    /// runtime for long: a `current_thread` runtime that is blocked renews nothing.
+    /// Default: renewals and releases on the runtime of the client's first use, the connection on
+    /// that of the caller that dials. Give the client a runtime of its own
+    ///
+    /// - if bodies may block the thread of a `current_thread` runtime: while it is blocked, nothing
+    ///   is renewed, and leases are lost;
+    /// - if several `current_thread` runtimes share the client, as the workers of actix-web do: the
+    ///   tasks and the connection are on one of them, and when that one is blocked, the others lose
+    ///   their leases as well.
+    ///
+    /// Nothing else may block that runtime. One worker thread is enough:
+    ///
+    /// ```
+    /// use lock_core::{LockClient, store::MemoryStore};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Kept for as long as the client is used.
+    /// let runtime = tokio::runtime::Builder::new_multi_thread()
+    ///     .worker_threads(1)
+    ///     .enable_all()
+    ///     .build()?;
+    /// let client = LockClient::builder(MemoryStore::new())
+    ///     .with_runtime(runtime.handle().clone())
+    ///     .build()?;
+    /// # drop(client); Ok(()) }
+    /// ```
     pub fn with_runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -84,6 +109,9 @@ impl LockClientBuilder {
             ConfigError::new("client", "cannot be named: the operating system gives no randomness")
         })?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        if let Some(runtime) = &runtime {
+            store.run_on(runtime);
+        }
         let state = ClientState::new(id, client_id, store, namespace.into(), defaults, runtime)?;
         tracing::info!(
             target: "lock_core", client = %client_id, name,

@@ -14,8 +14,8 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::releaser::{PendingRelease, Releaser};
 pub(crate) use self::renewer::{Due, OnDue, Renewable, Renewer};
-use crate::error::{Error, ErrorKind};
-use crate::runtime::AliveFlag;
+use crate::error::Error;
+use crate::runtime::{self, AliveFlag};
 
 /// A task of the client. The first use starts it; when its runtime has shut down, the next use
 /// starts it again.
@@ -63,19 +63,16 @@ impl BackgroundTask {
         *started = Some(handle);
         // A runtime that has shut down drops what is spawned on it at once.
         if !self.is_alive() {
-            return Err(Error::plain(
-                ErrorKind::NoRuntime,
-                "the runtime that was given to the lock client is gone",
-            ));
+            return Err(runtime::given_one_is_gone());
         }
         Ok(())
     }
 
     /// The runtime to start the task on.
     fn handle(&self) -> Result<Handle, Error> {
-        if let Some(chosen) = &self.chosen {
-            return Ok(chosen.clone());
+        match &self.chosen {
+            Some(chosen) => Ok(chosen.clone()),
+            None => runtime::current(),
         }
-        Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))
     }
 }

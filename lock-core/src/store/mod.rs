@@ -32,6 +32,8 @@ use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::pin::Pin;
 
+use tokio::runtime::Handle;
+
 pub use self::capability::{Capabilities, Survives};
 pub use self::inspect::{LockRecord, Owner, StoreHealth};
 pub use self::memory::MemoryStore;
@@ -96,6 +98,15 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     fn inspector(&self) -> Option<&dyn Inspect> {
         None
     }
+
+    /// Runs what outlives a call on `runtime` from now on, instead of on the caller's runtime: a
+    /// connection that was opened elsewhere is opened anew there. Clients call this if they were
+    /// [given a runtime](crate::LockClientBuilder::with_runtime).
+    ///
+    /// By default does nothing, which is right for a store without tasks.
+    fn run_on(&self, runtime: &Handle) {
+        let _ = runtime;
+    }
 }
 
 /// What operators ask of a store: who has a lock, and to take it from its owner. Not every store
@@ -156,5 +167,9 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     fn inspector(&self) -> Option<&dyn Inspect> {
         (**self).inspector()
+    }
+
+    fn run_on(&self, runtime: &Handle) {
+        (**self).run_on(runtime);
     }
 }

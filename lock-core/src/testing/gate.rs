@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use crate::error::Error;
 use crate::store::{
     AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, Release,
@@ -182,6 +184,10 @@ impl<S: Store> Store for GatedStore<S> {
 
     fn inspector(&self) -> Option<&dyn Inspect> {
         self.inner.inspector()
+    }
+
+    fn run_on(&self, runtime: &Handle) {
+        self.inner.run_on(runtime);
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::{Client, ConnectionAddr};
+use tokio::runtime::Handle;
 
 use super::RedisStore;
 use super::check::check;
@@ -11,6 +12,7 @@ use super::check::check;
 use super::transport::Connector;
 use super::transport::{Endpoint, Timeouts};
 use crate::error::{ConfigError, Error};
+use crate::store::Store as _;
 
 /// Builds a [`RedisStore`].
 #[must_use = "a builder does nothing until `connect`"]
@@ -18,6 +20,7 @@ pub struct RedisStoreBuilder {
     url: String,
     request_timeout: Duration,
     connect_timeout: Duration,
+    runtime: Option<Handle>,
     #[cfg(feature = "test-util")]
     connector: Option<std::sync::Arc<dyn Connector>>,
 }
@@ -53,6 +56,7 @@ impl RedisStore {
             url: url.into(),
             request_timeout: REQUEST_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
+            runtime: None,
             #[cfg(feature = "test-util")]
             connector: None,
         }
@@ -72,6 +76,15 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Runs the connection there, from the first dial on.
+    ///
+    /// Default: on the runtime of the caller that finds no connection and dials. A client that is
+    /// [given a runtime](crate::LockClientBuilder::with_runtime) moves the connection there.
+    pub fn with_runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
     /// Uses the byte streams of `connector` instead of dialling the address of the URL.
     #[cfg(feature = "test-util")]
     pub fn with_connector(mut self, connector: impl Connector) -> Self {
@@ -85,7 +98,8 @@ impl RedisStoreBuilder {
     ///
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL or timeout,
     /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached, refuses the
-    /// password or a command, or is a replica.
+    /// password or a command, or is a replica; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a
+    /// tokio runtime, or if the given one has shut down.
     ///
     /// # Cancel safety
     ///
@@ -109,6 +123,7 @@ impl RedisStoreBuilder {
             url,
             request_timeout,
             connect_timeout,
+            runtime,
             #[cfg(feature = "test-util")]
             connector,
         } = self;
@@ -138,7 +153,11 @@ impl RedisStoreBuilder {
         #[cfg(feature = "test-util")]
         let endpoint = endpoint.over(connector);
         let timeouts = Timeouts { request: request_timeout, connect: connect_timeout };
-        Ok(RedisStore::new(endpoint, describe(info.addr()), timeouts))
+        let store = RedisStore::new(endpoint, describe(info.addr()), timeouts);
+        if let Some(runtime) = runtime {
+            store.run_on(&runtime);
+        }
+        Ok(store)
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use super::error::{self, Fault, task_is_gone};
+use super::error::{self, Fault};
 use super::keys::{self, Tag};
 use super::protocol::Server;
 use super::transport::{Command, Connection, Live, Operation, QueuePlace};
-use crate::error::{Error, ErrorKind};
-use crate::runtime::spawn_handle;
+use crate::error::Error;
 use crate::store::{Name, Token};
 
 /// Checks once that the server can keep locks, and warns of eviction. The dial refuses a replica.
@@ -22,9 +21,9 @@ pub(super) async fn check<P>(server: &Server<P>) -> Result<(), Error> {
     }
     connection.clock().warn_if_far(connection.label());
     // In a task of its own, which removes what it made even if the caller is gone.
-    let runtime = spawn_handle().ok_or_else(|| Error::of(ErrorKind::NoRuntime))?;
-    let checked = runtime.spawn(check_permissions(Arc::clone(connection), live, server.tag()));
-    checked.await.unwrap_or_else(|gone| Err(task_is_gone(gone)))
+    let checked =
+        connection.spawn(check_permissions(Arc::clone(connection), live, server.tag()))?;
+    checked.await.unwrap_or_else(|gone| Err(connection.task_is_gone(gone)))
 }
 
 /// Takes, renews and hands over a lock whose name cannot be a user's. That needs all permissions

@@ -5,7 +5,7 @@ use std::iter::successors;
 use redis::{RedisError, Value};
 use tokio::task::JoinError;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// How a command ended without a usable reply.
 #[derive(Clone, Debug)]
@@ -39,13 +39,13 @@ impl Fault {
 
     /// The connection is gone.
     pub(super) fn gone() -> Self {
-        Self::Broken(Error::plain(crate::ErrorKind::Unknown, BROKEN))
+        Self::Broken(Error::plain(ErrorKind::Unknown, BROKEN))
     }
 
     /// No reply from `server` in time.
     pub(super) fn silent(server: &str) -> Self {
         let what = format!("{server} did not answer in time");
-        Self::Silent(Error::plain(crate::ErrorKind::Unknown, what))
+        Self::Silent(Error::plain(ErrorKind::Unknown, what))
     }
 
     /// Whether the server does not know the script.
@@ -94,6 +94,7 @@ impl Fault {
             Self::Refused(error) => {
                 is_forbidden(error) || matches!(code(error), Some("MOVED" | "WRONGTYPE"))
             }
+            Self::NotSent(error) if error.kind() == ErrorKind::NoRuntime => true,
             Self::NotSent(error) => error.cause().is_some_and(|cause| {
                 cause.is::<UnusableServer>() || cause.downcast_ref().is_some_and(is_forbidden)
             }),
@@ -271,7 +272,7 @@ impl From<Fault> for Error {
         match fault {
             Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => error,
             Fault::Garbled => Self::plain(
-                crate::ErrorKind::Unknown,
+                ErrorKind::Unknown,
                 "redis sent a reply that no lock script sends: is there a proxy in between?",
             ),
             Fault::Refused(error) => {
@@ -446,7 +447,7 @@ mod tests {
         );
         assert!(!Error::from(loading()).after(&Error::from(loading())).is_unknown());
         let taken = Error::from(refused("WRONGTYPE", ""));
-        assert_eq!(taken.after(&silent).kind(), crate::ErrorKind::WrongType);
+        assert_eq!(taken.after(&silent).kind(), ErrorKind::WrongType);
     }
 
     #[test]
@@ -454,7 +455,7 @@ mod tests {
         let silent = Fault::silent("redis").before_the_call();
         assert!(silent.is_without_effect());
         let error = Error::from(silent);
-        assert_eq!(error.kind(), crate::ErrorKind::Unavailable);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.to_string(), Error::from(Fault::silent("redis")).to_string());
     }
 }

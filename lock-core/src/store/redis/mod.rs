@@ -27,6 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio::runtime::Handle;
 
 pub use self::builder::RedisStoreBuilder;
 #[cfg(feature = "test-util")]
@@ -127,6 +128,10 @@ impl Store for RedisStore {
 
     fn inspector(&self) -> Option<&dyn Inspect> {
         Some(self)
+    }
+
+    fn run_on(&self, runtime: &Handle) {
+        self.server.connection().run_on(runtime);
     }
 }
 

@@ -13,7 +13,6 @@ use super::transport::{
     read_release,
 };
 use crate::error::{Error, ErrorKind};
-use crate::runtime::spawn_handle;
 use crate::store::{
     AcquireError, Claim, Grant, Name, Release, ReleaseReply, Released, Renewal, Renewed, Token,
 };
@@ -204,15 +203,14 @@ pub(super) fn release_orphan<P>(
     name: &str,
 ) {
     let Some(name) = Name::from_store(name) else { return };
-    let (Some(runtime), Some(live)) = (spawn_handle(), connection.open()) else { return };
+    let Some(live) = connection.open() else { return };
     if !in_doubt.was_released(token) {
         return;
     }
     let operation = Operation::Release { member: None, hold_ms: 0 };
     let command = Command { name, tag, token, operation };
-    runtime.spawn(async move {
-        drop(live.batcher.execute(command, None).await);
-    });
+    // Not sent if its runtime is gone, and the connection with it.
+    drop(connection.spawn(async move { live.batcher.execute(command, None).await }));
 }
 
 /// Sends once more if the connection breaks, or leads to the wrong server. Claims and renewals can

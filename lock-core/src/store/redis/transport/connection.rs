@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use redis::aio::PubSub;
 use redis::{Cmd, PushInfo, PushKind, RedisResult, Value};
-use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+use tokio::runtime::{self, Handle};
+use tokio::task::{AbortHandle, JoinError, JoinHandle};
 
 use super::batch::Batcher;
 use super::clock::ServerClock;
@@ -17,7 +17,7 @@ use super::connector::Endpoint;
 use super::dial::{Dialer, Dialled};
 use super::link::{Health, Link, Timeouts};
 use crate::error::{Error, ErrorKind};
-use crate::runtime::{AliveFlag, spawn_handle};
+use crate::runtime::{AliveFlag, given_one_is_gone, spawn_handle};
 use crate::store::redis::error::{Fault, task_is_gone};
 use crate::store::redis::info::Info;
 use crate::time::{Instant, Late, timeout_at};
@@ -47,6 +47,8 @@ pub(crate) trait Observer: Send + Sync + 'static {
 
 #[derive(Default)]
 struct Current {
+    /// The runtime that was given; `None`: each connection runs where it was dialled.
+    home: Option<Handle>,
     live: Option<Arc<Live>>,
     /// Counts connections, so that a fault is charged to the connection on which it happened.
     generation: u64,
@@ -65,6 +67,8 @@ pub(crate) struct Live {
     pub(crate) info: Info,
     pub(crate) batcher: Arc<Batcher>,
     link: Arc<Link>,
+    /// Where the batcher's driver and the wire's run.
+    runtime: runtime::Id,
     /// Falls with the batcher's driver, and so with the runtime that drives the connection.
     alive: AliveFlag,
     driver: AbortHandle,
@@ -104,13 +108,11 @@ impl Connection {
             return Ok(live);
         }
         let until = self.timeouts.connect_until(until);
-        let runtime =
-            spawn_handle().ok_or_else(|| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
         let this = Arc::clone(self);
-        let dialled = runtime.spawn(async move { this.dial().await });
+        let dialled = self.spawn(async move { this.dial().await }).map_err(Fault::NotSent)?;
         match timeout_at(until, dialled).await {
             Ok(Ok(live)) => live.map_err(Fault::NotSent),
-            Ok(Err(gone)) => Err(Fault::NotSent(task_is_gone(gone))),
+            Ok(Err(gone)) => Err(Fault::NotSent(self.task_is_gone(gone))),
             Err(Late) => Err(Fault::NotSent(self.dialer.last_failure().unwrap_or_else(|| {
                 Error::plain(
                     ErrorKind::Unavailable,
@@ -120,9 +122,41 @@ impl Connection {
         }
     }
 
-    /// The open connection, if there is one.
+    /// The open connection, if there is one and it runs where it should.
     pub(crate) fn open(&self) -> Option<Arc<Live>> {
-        self.lock().live.as_ref().filter(|live| live.alive.is_alive()).cloned()
+        let current = self.lock();
+        let live = current.live.as_ref().filter(|live| live.alive.is_alive())?;
+        let is_home = current.home.as_ref().is_none_or(|home| home.id() == live.runtime);
+        is_home.then(|| Arc::clone(live))
+    }
+
+    /// Runs on `runtime` from now on. Commands that are under way on a connection elsewhere keep
+    /// it until they have their replies.
+    pub(crate) fn run_on(&self, runtime: &Handle) {
+        let mut current = self.lock();
+        current.home = Some(runtime.clone());
+        let elsewhere = current.live.take_if(|live| live.runtime != runtime.id());
+        drop(current);
+        if elsewhere.is_some() {
+            self.observer.lost();
+        }
+    }
+
+    /// Spawns a task that outlives its caller.
+    pub(crate) fn spawn<F>(&self, task: F) -> Result<JoinHandle<F::Output>, Error>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let home = self.lock().home.clone();
+        Ok(home.map_or_else(spawn_handle, Ok)?.spawn(task))
+    }
+
+    /// The error for a task that was spawned here and did not finish.
+    pub(crate) fn task_is_gone(&self, gone: JoinError) -> Error {
+        if gone.is_cancelled() && self.lock().home.is_some() {
+            return given_one_is_gone();
+        }
+        task_is_gone(gone)
     }
 
     async fn dial(&self) -> Result<Arc<Live>, Error> {
@@ -143,7 +177,12 @@ impl Connection {
         current.generation = generation;
         current.silences = 0;
         let live = Arc::new(self.start(dialled, generation));
-        current.live = Some(Arc::clone(&live));
+        let before = current.live.replace(Arc::clone(&live));
+        drop(current);
+        // It ended with its runtime, or was dialled on another one than was given meanwhile.
+        if before.is_some() {
+            self.observer.lost();
+        }
         Ok(live)
     }
 
@@ -161,11 +200,13 @@ impl Connection {
         let batcher = Arc::new(Batcher::new(Arc::clone(&link)));
         let (alive, driving) = (AliveFlag::default(), Arc::clone(&batcher).drive());
         let guard = alive.raise();
-        let driver = Handle::current().spawn(async move {
+        let handle = Handle::current();
+        let driver = handle.spawn(async move {
             let _guard = guard;
             driving.await;
         });
-        Live { generation, resp3, info, batcher, link, alive, driver: driver.abort_handle() }
+        let (runtime, driver) = (handle.id(), driver.abort_handle());
+        Live { generation, resp3, info, batcher, link, runtime, alive, driver }
     }
 
     /// Opens a connection that only listens.

@@ -17,8 +17,7 @@ use std::time::Duration;
 use redis::aio::PubSubSink;
 use redis::{RedisError, RedisResult};
 
-use crate::error::{Error, ErrorKind};
-use crate::runtime::spawn_handle;
+use crate::error::Error;
 use crate::store::Token;
 use crate::store::redis::error::{Fault, discreet};
 use crate::store::redis::keys::{self, Tag};
@@ -99,12 +98,11 @@ impl Subscription {
         let receives = match self.known(live, namespace) {
             Some(receives) => receives,
             None => {
-                let runtime = spawn_handle()
-                    .ok_or_else(|| Fault::NotSent(Error::of(ErrorKind::NoRuntime)))?;
                 let (this, namespace) = (Arc::clone(self), Arc::from(namespace));
                 let (on, live) = (Arc::clone(connection), Arc::clone(live));
-                let subscribed =
-                    runtime.spawn(async move { this.subscribe(&on, &live, namespace).await });
+                let subscribed = connection
+                    .spawn(async move { this.subscribe(&on, &live, namespace).await })
+                    .map_err(Fault::NotSent)?;
                 match timeout_at(until, subscribed).await {
                     Ok(Ok(receives)) => receives?,
                     // The runtime that was to subscribe is gone, and the connection with it.
