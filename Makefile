@@ -56,7 +56,7 @@ mutants: ## Plants known bugs one at a time: a test must fail for each (ARGS="--
 
 .PHONY: need-test
 need-test:
-	@$(NEED) redis-server git rustfmt cargo-clippy
+	@$(NEED) redis-server git rustfmt cargo-clippy $(if $(LOCK_TESTS_ALL),valgrind)
 
 lint: ## Formatting, clippy with each feature, imports, layers and wording
 	$(CARGO) fmt --all --check

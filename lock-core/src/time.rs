@@ -146,32 +146,24 @@ impl Deadline {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod boot {
-    use std::time::Duration;
-
-    use rustix::time::{ClockId, clock_gettime};
-
-    pub(super) fn elapsed() -> Duration {
-        let now = clock_gettime(ClockId::Boottime);
-        // Boot time is never negative and its nanoseconds are below 10^9.
-        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-    }
-}
-
-#[cfg(target_vendor = "apple")]
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 mod boot {
     use std::time::Duration;
 
     use nix::time::ClockId;
 
+    #[cfg(not(target_vendor = "apple"))]
+    const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+    /// Apple's CLOCK_MONOTONIC follows wall-clock adjustments; the raw clock does not. Both count
+    /// sleep.
+    #[cfg(target_vendor = "apple")]
+    const CLOCK: ClockId = ClockId::from_raw(nix::libc::CLOCK_MONOTONIC_RAW);
+
+    /// By the C library. A program that reads the vDSO by itself, as rustix does, crashes under
+    /// valgrind, which replaces the vDSO (rustix#1559).
     pub(super) fn elapsed() -> Duration {
-        // Apple's CLOCK_MONOTONIC follows wall-clock adjustments; the raw clock does not. Both
-        // count sleep.
-        ClockId::from_raw(nix::libc::CLOCK_MONOTONIC_RAW)
-            .now()
-            .map(Duration::from)
-            .expect("BUG: CLOCK_MONOTONIC_RAW exists on every supported Apple system")
+        let now = CLOCK.now().expect("BUG: the clock exists on every supported system");
+        Duration::from(now)
     }
 }
 

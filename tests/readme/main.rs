@@ -5,6 +5,7 @@
 
 mod promises;
 mod tables;
+mod valgrind;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

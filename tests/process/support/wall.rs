@@ -1,18 +1,14 @@
 //! A server with a wall clock of its own that a test can move.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use lock_testkit::{REPORT, RedisServer};
+use lock_testkit::{RedisServer, skip};
 
 use crate::support::history::Ground;
-
-/// If set, no test may be skipped. Neither may tests of a report.
-const ALL: &str = "LOCK_TESTS_ALL";
 
 /// The clock of one server.
 #[derive(Debug)]
@@ -34,18 +30,7 @@ impl WallClock {
         match compiler.status() {
             Ok(status) => assert!(status.success(), "{} does not compile", source.display()),
             Err(error) => {
-                let needed =
-                    [ALL, REPORT].into_iter().find(|name| std::env::var_os(name).is_some());
-                assert!(needed.is_none(), "no C compiler, but {needed:?} is set: {error}");
-                let thread = std::thread::current();
-                let test = thread.name().unwrap_or_default();
-                // Past the capture of output, which shows that of failed tests alone.
-                let mut out = std::io::stderr().lock();
-                writeln!(
-                    out,
-                    "SKIPPED in {test}: no clock is moved for want of a C compiler: {error}"
-                )
-                .unwrap();
+                skip(format_args!("no clock is moved for want of a C compiler: {error}"));
                 return None;
             }
         }

@@ -37,6 +37,7 @@ mod proxy;
 mod redis;
 mod rng;
 mod scale;
+mod skip;
 mod wait;
 
 pub use self::child::{ChildProcess, Line, NotReady};
@@ -53,6 +54,7 @@ pub use self::redis::{
 };
 pub use self::rng::Rng;
 pub use self::scale::{number, scale};
+pub use self::skip::skip;
 pub use self::wait::{eventually, eventually_some, within};
 
 use std::time::Duration;
