@@ -180,10 +180,20 @@ impl Error {
         self.cause()?.downcast_ref()
     }
 
-    /// For stores: another owner has the lock, for up to `left`.
+    /// For stores: another owner has the lock, for up to `left`; [`Duration::MAX`] if its value has
+    /// no expiry.
     #[must_use]
     pub fn busy(left: Duration) -> Self {
-        Self::of(busy_for(left))
+        if left == Duration::MAX {
+            Self::plain(busy_for(left), NO_EXPIRY)
+        } else {
+            Self::of(busy_for(left))
+        }
+    }
+
+    /// The lock has a value without an expiry.
+    pub(crate) fn is_without_expiry(&self) -> bool {
+        self.0.detail.as_deref() == Some(NO_EXPIRY)
     }
 
     /// A guard or a task of this process has the lock, for up to `left`.
@@ -295,6 +305,10 @@ impl Error {
         Self(Arc::new(Inner { kind, detail: Some(what.into()), is_permanent: false, source }))
     }
 }
+
+/// What holds a lock for ever is no lease.
+const NO_EXPIRY: &str = "the lock is held by a value without an expiry, which no client of this \
+                         library writes: delete it, or give it an expiry (PEXPIRE)";
 
 fn busy_for(left: Duration) -> ErrorKind {
     ErrorKind::Busy { retry_after: left.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER) }

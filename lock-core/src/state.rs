@@ -1,7 +1,8 @@
 //! What all handles, guards and leases of one client share.
 
+use std::collections::HashSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -11,8 +12,11 @@ use crate::error::{ConfigError, Error};
 use crate::options::{LockOptions, ResolvedOptions};
 use crate::registry::{Registry, Releaser};
 use crate::runtime::{self, EnterGuard};
-use crate::store::{ClientId, Store};
+use crate::store::{ClientId, Name, Store};
 use crate::tracker::Tracker;
+
+/// Of more locks than these it is not logged that they have a value without an expiry.
+const MOST_LOGGED: usize = 256;
 
 /// The state of a client.
 pub(crate) struct ClientState {
@@ -33,6 +37,8 @@ pub(crate) struct ClientState {
     pub(crate) held: Arc<Tracker>,
     /// Whether the client has begun to drain, for those that wait for it.
     draining: watch::Sender<bool>,
+    /// The locks whose value without an expiry was logged.
+    without_expiry: Mutex<HashSet<Name>>,
     renewing: BackgroundTask,
     releasing: BackgroundTask,
 }
@@ -60,6 +66,7 @@ impl ClientState {
             releaser,
             held: Arc::default(),
             draining: watch::Sender::new(false),
+            without_expiry: Mutex::default(),
             renewing: BackgroundTask::new(runtime.clone()),
             releasing: BackgroundTask::new(runtime),
         })
@@ -69,6 +76,19 @@ impl ClientState {
     pub(crate) fn begin_drain(&self) {
         self.registry.drain();
         self.draining.send_replace(true);
+    }
+
+    /// Logs that the lock of `name` has a value without an expiry, once for each.
+    pub(crate) fn warn_without_expiry(&self, name: &Name, label: &'static str) {
+        let mut known = self.without_expiry.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_LOGGED || !known.insert(name.clone()) {
+            return;
+        }
+        tracing::warn!(
+            target: "lock_core", key = label,
+            "the lock is held by a value without an expiry, so it never becomes free by itself: \
+             delete it, or give it an expiry (PEXPIRE)"
+        );
     }
 
     /// Waits until the client begins to drain.

@@ -1,7 +1,7 @@
 //! What is seen from outside: spans and events that name templates, and no secret anywhere.
 
 use lock_core::{ErrorKind, Key, LockClient, key, store::RedisStore};
-use lock_testkit::{Experiment, LogCapture, RedisServer, client, ms};
+use lock_testkit::{Experiment, LogCapture, RedisServer, client, eventually, ms, within};
 
 const PASSWORD: &str = "canary-of-a-password";
 const USER: &str = "canary-of-a-user";
@@ -94,4 +94,28 @@ async fn a_literal_is_its_own_label_and_a_key_of_run_time_text_gets_the_one_it_i
     }
     let all = log.text() + &seen;
     assert!(!all.contains(USER), "a value is shown: {all}");
+}
+
+/// O11: a key without an expiry was "busy" for ever, and nothing said why.
+#[tokio::test]
+async fn a_lock_without_an_expiry_is_logged_once_with_the_remedy() {
+    let server = RedisServer::start();
+    let log = LogCapture::start();
+    let client = client(&server.url()).await;
+    let () = server.cli("SET lock:nightly-report by-hand");
+    let mutex = client.mutex("nightly-report");
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    for wait in [ms(100), ms(150)] {
+        let error = mutex.clone().with_wait(wait).lock().await.unwrap_err();
+        assert!(error.is_busy() && error.to_string().contains("PEXPIRE"), "{error:?}");
+    }
+    let waiter = tokio::spawn(mutex.wait_forever().lock());
+    eventually("it is queued", ms(5_000), || server.queued("nightly-report") == 1).await;
+    let text = log.text();
+    let warnings = text.lines().filter(|line| line.contains("WARN"));
+    let lines: Vec<_> = warnings.filter(|line| line.contains("without an expiry")).collect();
+    let [line] = *lines else { panic!("{text}") };
+    assert!(line.contains("PEXPIRE") && line.contains("key=\"nightly-report\""), "{line}");
+    let _: i64 = server.cli("PEXPIRE lock:nightly-report 1");
+    within("the lock", ms(5_000), waiter).await.0.unwrap().unwrap().release().await.unwrap();
 }

@@ -22,7 +22,7 @@ use crate::lease::{HandOffChain, LeaseState, is_short};
 use crate::options::{LockOptions, ResolvedOptions, Wait};
 use crate::registry::{Admission, HandedClaim, HandedLease, LocalTurn, Wakeup};
 use crate::state::ClientState;
-use crate::store::{AcquireContext, AcquireError, Claim, Grant, Name, Token};
+use crate::store::{AcquireContext, AcquireError, Claim, Grant, Name, Token, WaitEvent};
 use crate::time::{Deadline, Instant};
 use crate::tracker::TrackerToken;
 
@@ -126,6 +126,10 @@ impl AcquireRequest {
             }
         }
         result
+    }
+
+    fn warn_without_expiry(&self) {
+        self.client.warn_without_expiry(&self.name, self.key.label());
     }
 
     async fn acquire_since(&self, since: Instant) -> Result<Granted, Error> {
@@ -244,7 +248,10 @@ impl<'a> Pending<'a> {
         mut timer: Pin<&mut Deadline>,
     ) -> Result<Grant, Error> {
         let (store, turn) = (&self.request.client.store, self.turn.as_ref());
-        let report = |event| {
+        let report = |event: WaitEvent| {
+            if matches!(event, WaitEvent::Busy(Duration::MAX)) {
+                self.request.warn_without_expiry();
+            }
             if let Some(turn) = turn {
                 turn.set_status(crate::registry::Status::Waiting(event));
             }
@@ -276,6 +283,9 @@ impl<'a> Pending<'a> {
             .await
         };
         reply.map_err(|failed| {
+            if failed.error.is_without_expiry() {
+                self.request.warn_without_expiry();
+            }
             if failed.definite {
                 self.turn = None;
             }

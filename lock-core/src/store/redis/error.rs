@@ -402,7 +402,7 @@ mod tests {
             ("NOREPLICAS", "Not enough good replicas to write."),
         ] {
             let new = told(read(&format!("{code} {detail}")));
-            assert_ne!(new.1, crate::ErrorKind::Unknown, "{code}");
+            assert_ne!(new.1, ErrorKind::Unknown, "{code}");
             let old = format!("@user_script: 15: -{code} {detail}");
             assert_eq!(told(read(&old)), new);
             assert_eq!(told(read(&format!("{UNCAUGHT}{old}"))), new);
