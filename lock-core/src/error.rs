@@ -73,8 +73,9 @@ pub enum ErrorKind {
     },
     /// No client was given, and none is installed.
     NoClient,
-    /// The future was polled outside a tokio runtime, or the runtime given to the client has shut
-    /// down, or the client's tasks do not run when a blocking call needs them.
+    /// The future was polled outside a tokio runtime, or in one without timers or I/O, or the
+    /// runtime given to the client has shut down, or the client's tasks do not run when a blocking
+    /// call needs them.
     ///
     /// A release that fails with this is sent where the client is used next.
     NoRuntime,

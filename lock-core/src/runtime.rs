@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind};
+use crate::probe;
 
 thread_local! {
     static SPAWN_HANDLE: RefCell<Option<Handle>> = const { RefCell::new(None) };
@@ -41,9 +42,11 @@ pub(crate) fn spawn_handle() -> Result<Handle, Error> {
     }
 }
 
-/// The runtime of the caller.
+/// The runtime of the caller, if it can do what locks need.
 pub(crate) fn current() -> Result<Handle, Error> {
-    Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))
+    let runtime = Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))?;
+    probe::timers(&runtime)?;
+    Ok(runtime)
 }
 
 /// The error for tasks that were to run on a given runtime, which has shut down.

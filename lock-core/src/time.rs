@@ -17,8 +17,9 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use tokio::runtime::Handle;
 use tokio::time::Sleep;
+
+use crate::probe;
 
 /// A point on the boot-time clock of this machine.
 ///
@@ -103,8 +104,8 @@ pub(crate) async fn sleep_until_some(deadline: Option<Instant>) {
 }
 
 pin_project! {
-    /// A timer that is set when it is first needed. Outside a runtime it is never set: there a task
-    /// depends on another wake-up.
+    /// A timer that is set when it is first needed. Outside a runtime with timers it is never set:
+    /// there a task depends on another wake-up.
     #[derive(Debug, Default)]
     pub(crate) struct Deadline {
         #[pin]
@@ -123,7 +124,7 @@ impl Deadline {
             let mut timer = self.as_mut().project().timer;
             if timer.is_none() {
                 let Some(left) = left() else { return Poll::Ready(()) };
-                if Handle::try_current().is_err() {
+                if !probe::has_timers_here() {
                     return Poll::Pending;
                 }
                 timer.set(Some(tokio::time::sleep(left)));

@@ -28,6 +28,7 @@ const FLOORS: &[&[&str]] = &[
         "fencing/",
         "key/",
         "options.rs",
+        "probe.rs",
         "random.rs",
         "runtime.rs",
         "sync.rs",

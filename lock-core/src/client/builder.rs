@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use super::LockClient;
 use crate::error::ConfigError;
 use crate::options::LockOptions;
+use crate::probe;
 use crate::state::ClientState;
 use crate::store::{ClientId, Store};
 
@@ -95,8 +96,8 @@ impl LockClientBuilder {
     ///
     /// # Errors
     ///
-    /// If the namespace, the name or a default is out of its bounds, or if the operating system
-    /// gives no randomness.
+    /// If the namespace, the name or a default is out of its bounds, if the given runtime has no
+    /// timers, or if the operating system gives no randomness.
     pub fn build(self) -> Result<LockClient, ConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let Self { store, namespace, defaults, runtime, name } = self;
@@ -110,6 +111,7 @@ impl LockClientBuilder {
         })?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         if let Some(runtime) = &runtime {
+            probe::timers(runtime)?;
             store.run_on(runtime);
         }
         let state = ClientState::new(id, client_id, store, namespace.into(), defaults, runtime)?;

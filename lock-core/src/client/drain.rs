@@ -39,7 +39,8 @@ impl LockClient {
     /// and the layer are dropped at their next await and their locks are released. The code that
     /// holds a guard cannot be stopped, so the guard's key is freed by its ttl.
     ///
-    /// Outside a tokio runtime it only rejects new acquisitions, and returns what is left.
+    /// Outside a tokio runtime, or in one without timers, it only rejects new acquisitions, and
+    /// returns what is left.
     ///
     /// # Cancel safety
     ///

@@ -98,7 +98,7 @@ impl Lease {
     /// [`Lost`](ErrorKind::Lost) if the lease has ended, [`Unknown`](ErrorKind::Unknown) or
     /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps its
     /// deadline. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24
-    /// h; [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
+    /// h; [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime, or in one without timers.
     pub fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let lease = Arc::clone(&self.0);
         async move {

@@ -96,8 +96,8 @@ impl MutexGuard {
     /// the store did not reply to two attempts. `Unknown` also if the first attempt got no reply
     /// and the second came after the lease's deadline: the lock is no longer held, but whether the
     /// release or the expiry ended it is not known. [`NoRuntime`](crate::ErrorKind::NoRuntime)
-    /// outside a tokio runtime; the release is then sent where the client is used next. What was
-    /// done under the lock stays done, whatever the reply.
+    /// outside a tokio runtime, or in one without timers; the release is then sent where the client
+    /// is used next. What was done under the lock stays done, whatever the reply.
     pub async fn release(mut self) -> Result<Released, Error> {
         let ended = self.lease.0.end();
         // The guard's own drop has nothing to do, now or when the future is dropped.

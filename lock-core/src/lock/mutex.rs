@@ -104,8 +104,8 @@ impl Mutex {
     /// store's own timeouts); [`WouldDeadlock`](crate::ErrorKind::WouldDeadlock) if this task holds
     /// the key through `run`, the macro or the layer; [`WrongType`](crate::ErrorKind::WrongType) if
     /// the name holds something that is not a lock; [`Draining`](crate::ErrorKind::Draining) once
-    /// the client drains; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime;
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) and
+    /// the client drains; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime, or in
+    /// one that was built without `enable_all`; [`InvalidKey`](crate::ErrorKind::InvalidKey) and
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for what this mutex was made with.
     ///
     /// # Examples

@@ -12,6 +12,7 @@ use super::check::check;
 use super::transport::Connector;
 use super::transport::{Endpoint, Timeouts};
 use crate::error::{ConfigError, Error};
+use crate::probe;
 use crate::store::Store as _;
 
 /// Builds a [`RedisStore`].
@@ -96,10 +97,11 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL or timeout,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) if the server cannot be reached, refuses the
-    /// password or a command, or is a replica; [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a
-    /// tokio runtime, or if the given one has shut down.
+    /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL or timeout, or a given
+    /// runtime without timers or I/O; [`Unavailable`](crate::ErrorKind::Unavailable) if the server
+    /// cannot be reached, refuses the password or a command, or is a replica;
+    /// [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime that was built with
+    /// `enable_all`, or if the given one has shut down.
     ///
     /// # Cancel safety
     ///
@@ -117,7 +119,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// For a bad URL or timeout.
+    /// For a bad URL or timeout, or a given runtime without timers or I/O.
     pub fn connect_lazy(self) -> Result<RedisStore, ConfigError> {
         let Self {
             url,
@@ -153,8 +155,13 @@ impl RedisStoreBuilder {
         #[cfg(feature = "test-util")]
         let endpoint = endpoint.over(connector);
         let timeouts = Timeouts { request: request_timeout, connect: connect_timeout };
+        let needs_io = endpoint.needs_io();
         let store = RedisStore::new(endpoint, describe(info.addr()), timeouts);
         if let Some(runtime) = runtime {
+            probe::timers(&runtime)?;
+            if needs_io {
+                probe::io(&runtime)?;
+            }
             store.run_on(&runtime);
         }
         Ok(store)

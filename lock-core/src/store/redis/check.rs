@@ -7,10 +7,12 @@ use super::keys::{self, Tag};
 use super::protocol::Server;
 use super::transport::{Command, Connection, Live, Operation, QueuePlace};
 use crate::error::Error;
+use crate::runtime;
 use crate::store::{Name, Token};
 
 /// Checks once that the server can keep locks, and warns of eviction. The dial refuses a replica.
 pub(super) async fn check<P>(server: &Server<P>) -> Result<(), Error> {
+    runtime::current()?;
     let connection = server.connection();
     let live = connection.live(None).await?;
     if let Some(policy) = live.info.evicts_by() {

@@ -247,7 +247,7 @@ pub(super) fn discreet(error: RedisError) -> RedisError {
 /// The error for a task that was to connect and did not finish.
 pub(super) fn task_is_gone(gone: JoinError) -> Error {
     let what = if gone.is_panic() {
-        "the task that was to connect panicked: the runtime needs I/O and timers, see `enable_all`"
+        "the task that was to connect panicked"
     } else {
         "the runtime shut down while a connection was opened"
     };

@@ -17,6 +17,7 @@ use super::connector::Endpoint;
 use super::dial::{Dialer, Dialled};
 use super::link::{Health, Link, Timeouts};
 use crate::error::{Error, ErrorKind};
+use crate::probe;
 use crate::runtime::{AliveFlag, given_one_is_gone, spawn_handle};
 use crate::store::redis::error::{Fault, task_is_gone};
 use crate::store::redis::info::Info;
@@ -148,7 +149,11 @@ impl Connection {
         F: Future<Output: Send> + Send + 'static,
     {
         let home = self.lock().home.clone();
-        Ok(home.map_or_else(spawn_handle, Ok)?.spawn(task))
+        let home = match home {
+            Some(home) => probe::timers(&home).map(|()| home)?,
+            None => spawn_handle()?,
+        };
+        Ok(home.spawn(task))
     }
 
     /// The error for a task that was spawned here and did not finish.

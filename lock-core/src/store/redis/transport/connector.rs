@@ -61,6 +61,16 @@ impl Endpoint {
         self.may_speak_resp3
     }
 
+    /// Whether the runtime has to drive sockets.
+    #[cfg_attr(not(feature = "test-util"), allow(clippy::unused_self))]
+    pub(crate) fn needs_io(&self) -> bool {
+        #[cfg(feature = "test-util")]
+        if self.supplier.is_some() {
+            return false;
+        }
+        true
+    }
+
     /// The same server over the streams of `connector`.
     #[cfg(feature = "test-util")]
     pub(crate) fn over(mut self, connector: Option<std::sync::Arc<dyn Connector>>) -> Self {

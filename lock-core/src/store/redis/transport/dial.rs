@@ -8,11 +8,13 @@ use std::time::Duration;
 use futures_util::future::join;
 use redis::aio::{ConnectionLike as _, PubSub};
 use redis::{AsyncConnectionConfig, PushInfo, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
 
 use super::clock::ServerClock;
 use super::connector::{Endpoint, Wire};
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
+use crate::probe;
 use crate::store::redis::error::{Fault, UnusableServer, discreet, is_about_password};
 use crate::store::redis::info::Info;
 use crate::time::{Instant, Late, timeout_at};
@@ -73,13 +75,16 @@ impl Dialer {
 
     /// Dials once, takes a first sample of the server's clock for connection `generation`, and
     /// checks that the server can have the locks. Between a failure and the end of the pause after
-    /// it, fails as that did.
+    /// it, fails as that did. At once if the runtime has no I/O, which says nothing of the server.
     pub(super) async fn dial(
         &self,
         clock: &ServerClock,
         generation: u64,
         on_push: OnPush,
     ) -> Result<Dialled, Error> {
+        if self.endpoint.needs_io() {
+            probe::io(&Handle::current())?;
+        }
         if let Some(Failure { error, retry_at }) = &self.lock().last
             && *retry_at > Instant::now()
         {

@@ -1,0 +1,146 @@
+//! Whether a tokio runtime can do what locks need of it: timers and I/O.
+//!
+//! A runtime that was built without `enable_all` may lack timers or I/O, and tokio panics where
+//! they are used: in the caller, and in each background task. So runtimes are probed before.
+//!
+//! tokio does not say what a runtime has (tokio#8361): neither its metrics nor the `Debug` text of
+//! its handle do. The one way to learn it is to make a timer, or to register a socket, and to catch
+//! the panic. That panic is no bug and must not be reported as one, so the first probe puts a panic
+//! hook before that of the program. It keeps silent about the probes of its own thread and passes
+//! everything else on. A hook for the time of each probe would be worse: for that time, panics of
+//! other threads would meet it, and a hook that another thread sets meanwhile would be lost.
+//!
+//! A program that is built to abort at panics is not probed, and ends where tokio panics.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Id};
+
+use crate::error::{ConfigError, Error, ErrorKind};
+
+/// What is wrong with a runtime.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Unfit {
+    NoTimers,
+    #[cfg(feature = "redis")]
+    NoIo,
+}
+
+thread_local! {
+    /// The last runtime that was probed here, and whether it has timers. tokio counts the ids up.
+    static PROBED: Cell<Option<(Id, bool)>> = const { Cell::new(None) };
+    static IS_PROBING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether `runtime` has timers. Probed once for each runtime and thread that asks.
+pub(crate) fn timers(runtime: &Handle) -> Result<(), Unfit> {
+    let id = runtime.id();
+    let has_timers = match PROBED.get() {
+        Some((last, has_timers)) if last == id => has_timers,
+        _ => {
+            let _entered = runtime.enter();
+            !panics(|| drop(tokio::time::sleep(Duration::ZERO)))
+        }
+    };
+    // A thread that panics does not probe.
+    if !std::thread::panicking() {
+        PROBED.set(Some((id, has_timers)));
+    }
+    if has_timers { Ok(()) } else { Err(Unfit::NoTimers) }
+}
+
+/// Whether `runtime` has I/O. Probed at each call, before a dial, which costs far more.
+#[cfg(feature = "redis")]
+pub(crate) fn io(runtime: &Handle) -> Result<(), Unfit> {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0));
+    let socket = socket.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+    // Without a socket to try, the dial will tell what is wrong.
+    let Ok(socket) = socket else { return Ok(()) };
+    let _entered = runtime.enter();
+    let has_none = panics(|| drop(tokio::net::UdpSocket::from_std(socket)));
+    if has_none { Err(Unfit::NoIo) } else { Ok(()) }
+}
+
+/// Whether the caller runs in a runtime that has timers.
+pub(crate) fn has_timers_here() -> bool {
+    Handle::try_current().is_ok_and(|runtime| timers(&runtime).is_ok())
+}
+
+/// Whether `probe` panics, which is not reported.
+fn panics(probe: impl FnOnce()) -> bool {
+    static HOOK: Once = Once::new();
+    // A thread that panics cannot set the hook. It is on its way out of a scope anyway.
+    if cfg!(panic = "abort") || std::thread::panicking() {
+        return false;
+    }
+    HOOK.call_once(|| {
+        let report = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !IS_PROBING.get() {
+                report(panic);
+            }
+        }));
+    });
+    IS_PROBING.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(probe));
+    IS_PROBING.set(false);
+    outcome.is_err()
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTimers => "has no timers: build it with `enable_all`",
+            #[cfg(feature = "redis")]
+            Self::NoIo => "has no I/O: build it with `enable_all`",
+        })
+    }
+}
+
+impl From<Unfit> for Error {
+    fn from(unfit: Unfit) -> Self {
+        Self::plain(ErrorKind::NoRuntime, format!("this tokio runtime {unfit}"))
+    }
+}
+
+impl From<Unfit> for ConfigError {
+    fn from(unfit: Unfit) -> Self {
+        Self::new("runtime", unfit.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    fn runtime(set: impl FnOnce(&mut Builder) -> &mut Builder) -> Runtime {
+        set(&mut Builder::new_current_thread()).build().unwrap()
+    }
+
+    #[test]
+    fn what_a_runtime_lacks_is_found() {
+        let (all, no_time) = (runtime(Builder::enable_all), runtime(Builder::enable_io));
+        let no_io = runtime(Builder::enable_time);
+        for _ in 0..2 {
+            assert_eq!(timers(all.handle()), Ok(()));
+            assert_eq!(timers(no_time.handle()), Err(Unfit::NoTimers));
+            assert_eq!(timers(no_io.handle()), Ok(()));
+        }
+        #[cfg(feature = "redis")]
+        {
+            assert_eq!(io(all.handle()), Ok(()));
+            assert_eq!(io(no_time.handle()), Ok(()));
+            assert_eq!(io(no_io.handle()), Err(Unfit::NoIo));
+        }
+        // Within another runtime, it is the given one that counts.
+        let _inside = all.enter();
+        assert_eq!(timers(no_time.handle()), Err(Unfit::NoTimers));
+        drop(tokio::time::sleep(Duration::ZERO));
+    }
+}
