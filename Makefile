@@ -17,6 +17,7 @@ demo: ## Flash sale on three processes, without a lock and with one (ARGS="--hel
 
 test: need-test lint doc ## Formatting, lints, documentation, and all tests of the workspace
 	$(CARGO) test --workspace --all-features
+	$(CARGO) test --package lock-core --no-default-features --test paused_clock
 
 test-servers: ## What depends on the server, on Redis 6.2 and 8.2, Valkey and the installed one
 	@$(NEED) redis-server python3 python3-venv

@@ -75,7 +75,8 @@ pub enum ErrorKind {
     NoClient,
     /// The future was polled outside a tokio runtime, or in one without timers or I/O, or the
     /// runtime given to the client has shut down, or the client's tasks do not run when a blocking
-    /// call needs them.
+    /// call needs them. Also in a runtime whose clock is paused, without the feature `test-util`:
+    /// leases would not follow it.
     ///
     /// A release that fails with this is sent where the client is used next.
     NoRuntime,

@@ -134,7 +134,7 @@
 //! | `redis-tls` | no | `rediss://` URLs, by rustls with the platform's root certificates |
 //! | `serde` | no | `LockConfig`: a URL and options from a configuration; `Serialize` and `Deserialize` for [`LockOptions`] and [`Wait`], with durations such as `"10s"` |
 //! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
-//! | `test-util` | no | `testing`: for tests of stores and of code that locks; leases follow a paused tokio clock |
+//! | `test-util` | no | `testing`: for tests of stores and of code that locks; leases follow a paused tokio clock, which is refused without it |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(doc)]

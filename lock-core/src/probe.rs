@@ -1,4 +1,4 @@
-//! Whether a tokio runtime can do what locks need of it: timers and I/O.
+//! Whether a tokio runtime can do what locks need of it: timers, I/O, and a clock that runs.
 //!
 //! A runtime that was built without `enable_all` may lack timers or I/O, and tokio panics where
 //! they are used: in the caller, and in each background task. So runtimes are probed before.
@@ -28,12 +28,21 @@ pub(crate) enum Unfit {
     NoTimers,
     #[cfg(feature = "redis")]
     NoIo,
+    #[cfg(any(test, not(feature = "test-util")))]
+    PausedClock,
 }
 
 thread_local! {
     /// The last runtime that was probed here, and whether it has timers. tokio counts the ids up.
     static PROBED: Cell<Option<(Id, bool)>> = const { Cell::new(None) };
     static IS_PROBING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a runtime that is given for background tasks has timers, and a clock that runs.
+pub(crate) fn given(runtime: &Handle) -> Result<(), Unfit> {
+    let _entered = runtime.enter();
+    timers(runtime)?;
+    clock(runtime)
 }
 
 /// Whether `runtime` has timers. Probed once for each runtime and thread that asks.
@@ -70,6 +79,45 @@ pub(crate) fn has_timers_here() -> bool {
     Handle::try_current().is_ok_and(|runtime| timers(&runtime).is_ok())
 }
 
+/// Whether the clock of `runtime`, which is the caller's, runs. Leases follow a paused one only
+/// with the feature `test-util`; without it they would outlive all that the caller waits for.
+#[cfg(not(feature = "test-util"))]
+pub(crate) fn clock(runtime: &Handle) -> Result<(), Unfit> {
+    use tokio::runtime::RuntimeFlavor;
+
+    // tokio pauses no other clock.
+    if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread {
+        return Ok(());
+    }
+    if is_paused() { Err(Unfit::PausedClock) } else { Ok(()) }
+}
+
+#[cfg(feature = "test-util")]
+#[allow(clippy::unnecessary_wraps)] // as its twin
+pub(crate) fn clock(_runtime: &Handle) -> Result<(), Unfit> {
+    Ok(())
+}
+
+/// tokio has no call for whether its clock is paused, but a paused one stands still. A running one
+/// may do so for a moment, if its steps are large.
+#[cfg(any(test, not(feature = "test-util")))]
+#[allow(clippy::disallowed_methods)] // the clock that tokio's follows while it runs
+fn is_paused() -> bool {
+    let first = tokio::time::Instant::now();
+    let mut since = None;
+    while tokio::time::Instant::now() == first {
+        let since = since.get_or_insert_with(std::time::Instant::now);
+        if since.elapsed() > STANDSTILL {
+            return true;
+        }
+    }
+    false
+}
+
+/// No clock in use has steps as large as this.
+#[cfg(any(test, not(feature = "test-util")))]
+const STANDSTILL: Duration = Duration::from_millis(1);
+
 /// Whether `probe` panics, which is not reported.
 fn panics(probe: impl FnOnce()) -> bool {
     static HOOK: Once = Once::new();
@@ -97,6 +145,11 @@ impl fmt::Display for Unfit {
             Self::NoTimers => "has no timers: build it with `enable_all`",
             #[cfg(feature = "redis")]
             Self::NoIo => "has no I/O: build it with `enable_all`",
+            #[cfg(any(test, not(feature = "test-util")))]
+            Self::PausedClock => {
+                "has a paused clock, which leases do not follow: enable the feature `test-util` of \
+                 `lock-core` in tests"
+            }
         })
     }
 }
@@ -142,5 +195,22 @@ mod tests {
         let _inside = all.enter();
         assert_eq!(timers(no_time.handle()), Err(Unfit::NoTimers));
         drop(tokio::time::sleep(Duration::ZERO));
+    }
+
+    #[test]
+    fn paused_clock_differs_from_a_running_one() {
+        let runtime = runtime(Builder::enable_all);
+        runtime.block_on(async {
+            for _ in 0..1_000 {
+                assert!(!is_paused());
+            }
+            tokio::time::pause();
+            assert!(is_paused());
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(is_paused());
+            tokio::time::resume();
+            assert!(!is_paused());
+        });
+        assert!(Unfit::PausedClock.to_string().contains("`test-util`"));
     }
 }

@@ -46,6 +46,7 @@ pub(crate) fn spawn_handle() -> Result<Handle, Error> {
 pub(crate) fn current() -> Result<Handle, Error> {
     let runtime = Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))?;
     probe::timers(&runtime)?;
+    probe::clock(&runtime)?;
     Ok(runtime)
 }
 

@@ -12,7 +12,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Once;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -78,13 +79,21 @@ impl fmt::Debug for Instant {
 #[derive(Debug)]
 pub(crate) struct Late;
 
-/// Drives `future` until `deadline`.
+/// Drives `future` until the boot-time clock shows `deadline`.
 pub(crate) async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Late> {
-    tokio::time::timeout(deadline.remaining(), future).await.map_err(|_| Late)
+    let mut future = pin!(future);
+    loop {
+        let left = deadline.remaining();
+        match tokio::time::timeout(left, &mut future).await {
+            Ok(output) => return Ok(output),
+            Err(_) if deadline.remaining().is_zero() => return Err(Late),
+            Err(_) => woken_early(left, deadline),
+        }
+    }
 }
 
 /// Sleeps until the boot-time clock shows `deadline`, even if tokio's timer does not count a
-/// suspend.
+/// suspend, or tokio's clock is paused.
 pub(crate) async fn sleep_until(deadline: Instant) {
     loop {
         let left = deadline.remaining();
@@ -92,8 +101,27 @@ pub(crate) async fn sleep_until(deadline: Instant) {
             return;
         }
         tokio::time::sleep(left).await;
+        woken_early(left, deadline);
     }
 }
+
+/// A timer for `left` has fired, perhaps long before `deadline`: then tokio's clock was paused
+/// after the lock was taken. That is logged once, since no call is there to return it.
+fn woken_early(left: Duration, deadline: Instant) {
+    static LOGGED: Once = Once::new();
+    if deadline.remaining() > left / 2 && left > NOT_EARLY {
+        LOGGED.call_once(|| {
+            tracing::error!(
+                target: "lock_core",
+                "timers of tokio fire long before their time: its clock is paused, which leases do \
+                 not follow. Enable the feature `test-util` of `lock-core` in tests"
+            );
+        });
+    }
+}
+
+/// Clocks that run differ by less.
+const NOT_EARLY: Duration = Duration::from_millis(20);
 
 /// Sleeps until `deadline`; for ever if there is none.
 pub(crate) async fn sleep_until_some(deadline: Option<Instant>) {

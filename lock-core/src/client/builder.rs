@@ -111,7 +111,7 @@ impl LockClientBuilder {
         })?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         if let Some(runtime) = &runtime {
-            probe::timers(runtime)?;
+            probe::given(runtime)?;
             store.run_on(runtime);
         }
         let state = ClientState::new(id, client_id, store, namespace.into(), defaults, runtime)?;

@@ -158,7 +158,7 @@ impl RedisStoreBuilder {
         let needs_io = endpoint.needs_io();
         let store = RedisStore::new(endpoint, describe(info.addr()), timeouts);
         if let Some(runtime) = runtime {
-            probe::timers(&runtime)?;
+            probe::given(&runtime)?;
             if needs_io {
                 probe::io(&runtime)?;
             }
