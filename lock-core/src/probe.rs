@@ -5,17 +5,14 @@
 //!
 //! tokio does not say what a runtime has (tokio#8361): neither its metrics nor the `Debug` text of
 //! its handle do. The one way to learn it is to make a timer, or to register a socket, and to catch
-//! the panic. That panic is no bug and must not be reported as one, so the first probe puts a panic
-//! hook before that of the program. It keeps silent about the probes of its own thread and passes
-//! everything else on. A hook for the time of each probe would be worse: for that time, panics of
-//! other threads would meet it, and a hook that another thread sets meanwhile would be lost.
+//! the panic. The program's panic hook reports that one panic; replacing the hook, which belongs to
+//! the program, would be worse.
 //!
 //! A program that is built to abort at panics is not probed, and ends where tokio panics.
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
-use std::sync::Once;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -35,7 +32,6 @@ pub(crate) enum Unfit {
 thread_local! {
     /// The last runtime that was probed here, and whether it has timers. tokio counts the ids up.
     static PROBED: Cell<Option<(Id, bool)>> = const { Cell::new(None) };
-    static IS_PROBING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a runtime that is given for background tasks has timers, and a clock that runs.
@@ -118,25 +114,13 @@ fn is_paused() -> bool {
 #[cfg(any(test, not(feature = "test-util")))]
 const STANDSTILL: Duration = Duration::from_millis(1);
 
-/// Whether `probe` panics, which is not reported.
+/// Whether `probe` panics.
 fn panics(probe: impl FnOnce()) -> bool {
-    static HOOK: Once = Once::new();
-    // A thread that panics cannot set the hook. It is on its way out of a scope anyway.
+    // A thread that panics is on its way out of a scope anyway.
     if cfg!(panic = "abort") || std::thread::panicking() {
         return false;
     }
-    HOOK.call_once(|| {
-        let report = take_hook();
-        set_hook(Box::new(move |panic| {
-            if !IS_PROBING.get() {
-                report(panic);
-            }
-        }));
-    });
-    IS_PROBING.set(true);
-    let outcome = catch_unwind(AssertUnwindSafe(probe));
-    IS_PROBING.set(false);
-    outcome.is_err()
+    catch_unwind(AssertUnwindSafe(probe)).is_err()
 }
 
 impl fmt::Display for Unfit {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 mod acquire;
+mod addresses;
 mod bad_input;
 mod batch;
 mod batch_limits;
@@ -12,6 +13,7 @@ mod blocked_runtime;
 mod cancel_every_poll;
 mod cancellation;
 mod cancelled_waiter;
+mod credentials;
 mod dead_waiters;
 mod deadline;
 #[path = "../macros/ending.rs"]

@@ -235,7 +235,8 @@ async fn a_waiter_is_notified_after_its_connection_broke() {
             assert!(took < AT_ONCE, "{kinds:?}, round {round}: {took:?}");
             // The message may come on another connection than the answer to a claim.
             let told = || proxy.seen(Op::Message) == heard + 1;
-            eventually("the waiter was notified", ms(5_000), told).await;
+            let what = format!("the waiter was notified: {kinds:?}, RESP3 {resp3}, round {round}");
+            eventually(&what, ms(5_000), told).await;
             guard.unwrap().unwrap().release().await.unwrap();
         }
     }

@@ -11,7 +11,7 @@ use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient};
 use lock_testkit::{Experiment, RedisServer, free_port, ms, temp_dir, within};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
 use crate::support::worker::Worker;
@@ -31,6 +31,11 @@ impl Tls {
 
     /// The same, with a certificate that is good until that year.
     fn start_until(name: &str, year: i32) -> Self {
+        Self::start_with(name, year, "no")
+    }
+
+    /// The same. `asks`: whether clients need a certificate of the authority, as `client.pem` is.
+    fn start_with(name: &str, year: i32, asks: &str) -> Self {
         let dir = temp_dir("tls");
         let write = |file: &str, text: String| std::fs::write(dir.path().join(file), text).unwrap();
 
@@ -44,6 +49,12 @@ impl Tls {
         certificate.not_after = date_time_ymd(year, 1, 1);
         write("server.pem", certificate.signed_by(&key, &issuer).unwrap().pem());
         write("server.key", key.serialize_pem());
+        let key = KeyPair::generate().unwrap();
+        let mut certificate = CertificateParams::new(vec!["client".to_owned()]).unwrap();
+        // With the name of the authority it would count as one that signed itself.
+        certificate.distinguished_name.push(DnType::CommonName, "client");
+        write("client.pem", certificate.signed_by(&key, &issuer).unwrap().pem());
+        write("client.key", key.serialize_pem());
 
         let port = free_port();
         let file = |name: &str| dir.path().join(name).display().to_string();
@@ -52,7 +63,7 @@ impl Tls {
             &format!("tls-cert-file {}", file("server.pem")),
             &format!("tls-key-file {}", file("server.key")),
             &format!("tls-ca-cert-file {}", file("authority.pem")),
-            "tls-auth-clients no",
+            &format!("tls-auth-clients {asks}"),
         ]);
         Self { server, port, dir }
     }
@@ -63,6 +74,10 @@ impl Tls {
 
     fn authority(&self) -> PathBuf {
         self.dir.path().join("authority.pem")
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        std::fs::read(self.dir.path().join(file)).unwrap()
     }
 }
 
@@ -190,4 +205,36 @@ fn insecure_url_is_rejected() {
     let error = RedisStore::builder("rediss://127.0.0.1/#insecure").connect_lazy().unwrap_err();
     assert_eq!(error.field(), "url");
     assert!(error.to_string().contains("insecure"), "{error}");
+}
+
+/// Roots and client certificates are given in code, not by the platform.
+#[tokio::test]
+async fn certificates_given_in_code_are_used() {
+    let tls = Tls::start_with("127.0.0.1", 4_000, "yes");
+    let trusting =
+        || RedisStore::builder(tls.url()).with_root_certificates(tls.read("authority.pem"));
+    let error = trusting().connect().await.unwrap_err();
+    assert!(error.is_unavailable(), "a server that asks for a certificate: {}", chain(&error));
+    let shown = trusting().with_client_certificate(tls.read("client.pem"), tls.read("client.key"));
+    let client = LockClient::builder(shown.connect().await.unwrap()).build().unwrap();
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+}
+
+/// What is no certificate is refused before anything is dialled, and so is one without TLS.
+#[test]
+fn certificate_that_cannot_be_used_is_a_clear_error() {
+    let tls = Tls::start("127.0.0.1");
+    let pem = tls.read("authority.pem");
+    let key = tls.read("client.key");
+    let url = tls.url();
+    let plain = tls.server.url();
+    for store in [
+        RedisStore::builder(&url).with_root_certificates("no certificate"),
+        RedisStore::builder(&url).with_client_certificate(pem, "no key"),
+        RedisStore::builder(&url).with_client_certificate("no certificate", key),
+        RedisStore::builder(&plain).with_root_certificates(tls.read("authority.pem")),
+    ] {
+        let error = store.connect_lazy().unwrap_err();
+        assert_eq!(error.field(), "certificates", "{error}");
+    }
 }

@@ -25,7 +25,11 @@ fn count_panics() {
     COUNTING.call_once(|| {
         let report = take_hook();
         set_hook(Box::new(move |panic| {
-            PANICS.fetch_add(1, Ordering::SeqCst);
+            // The library tries what the runtime has, and catches this.
+            let is_probe = panic.location().is_some_and(|at| at.file().ends_with("probe.rs"));
+            if !is_probe {
+                PANICS.fetch_add(1, Ordering::SeqCst);
+            }
             report(panic);
         }));
     });

@@ -38,7 +38,7 @@ pub use self::capability::{Capabilities, Survives};
 pub use self::inspect::{LockRecord, Owner, StoreHealth};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
-pub use self::redis::{RedisStore, RedisStoreBuilder};
+pub use self::redis::{Credentials, RedisStore, RedisStoreBuilder};
 pub(crate) use self::request::RECENTLY;
 pub use self::request::{
     AcquireContext, AcquireError, Claim, Grant, Name, Release, ReleaseReply, Renewal, Renewed,

@@ -4,12 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::{Client, ConnectionAddr};
+#[cfg(feature = "redis-tls")]
+use redis::{ClientTlsConfig, TlsCertificates};
 use tokio::runtime::Handle;
 
 use super::RedisStore;
 use super::check::check;
+use super::credentials::{Credentials, CredentialsProvider};
 #[cfg(feature = "test-util")]
-use super::transport::Connector;
+use super::transport::{Connector, LookUp};
 use super::transport::{Endpoint, Timeouts};
 use crate::error::{ConfigError, Error};
 use crate::probe;
@@ -22,8 +25,13 @@ pub struct RedisStoreBuilder {
     request_timeout: Duration,
     connect_timeout: Duration,
     runtime: Option<Handle>,
+    credentials: Option<CredentialsProvider>,
+    #[cfg(feature = "redis-tls")]
+    certificates: TlsCertificates,
     #[cfg(feature = "test-util")]
     connector: Option<std::sync::Arc<dyn Connector>>,
+    #[cfg(feature = "test-util")]
+    look_up: Option<LookUp>,
 }
 
 /// Ten times what a healthy server in the same region takes. A third of it would fail in bursts.
@@ -58,8 +66,13 @@ impl RedisStore {
             request_timeout: REQUEST_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             runtime: None,
+            credentials: None,
+            #[cfg(feature = "redis-tls")]
+            certificates: TlsCertificates { client_tls: None, root_cert: None },
             #[cfg(feature = "test-util")]
             connector: None,
+            #[cfg(feature = "test-util")]
+            look_up: None,
         }
     }
 }
@@ -83,6 +96,66 @@ impl RedisStoreBuilder {
     /// [given a runtime](crate::LockClientBuilder::with_runtime) moves the connection there.
     pub fn with_runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
+        self
+    }
+
+    /// Asks `provider` for the credentials before each connection, in place of those of the URL. For
+    /// passwords that are rotated and for tokens that expire: a connection that the server ends is
+    /// dialled anew with what is valid then. The connect timeout includes the time that this takes.
+    ///
+    /// ```no_run
+    /// use lock_core::store::{Credentials, RedisStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::Error> {
+    /// let store = RedisStore::builder("redis://redis.internal/")
+    ///     .with_credentials_provider(async || {
+    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         Ok::<_, std::io::Error>(Credentials::new("locks", password.trim()))
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # drop(store); Ok(()) }
+    /// ```
+    pub fn with_credentials_provider<F, E>(
+        mut self,
+        provider: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.credentials = Some(CredentialsProvider::new(provider));
+        self
+    }
+
+    /// Trusts the certificates in `pem`, and no others, for a `rediss://` URL. Default: those that
+    /// the platform trusts.
+    #[cfg(feature = "redis-tls")]
+    pub fn with_root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.root_cert = Some(pem.into());
+        self
+    }
+
+    /// Shows the server a certificate, with its private key, both as PEM; for a `rediss://` URL.
+    #[cfg(feature = "redis-tls")]
+    pub fn with_client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        let (client_cert, client_key) = (certificate.into(), key.into());
+        self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
+        self
+    }
+
+    /// Finds the addresses of the server by `look_up` instead of by the system.
+    #[cfg(feature = "test-util")]
+    pub fn with_look_up<F>(mut self, look_up: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = std::io::Result<Vec<std::net::SocketAddr>>> + Send + 'static,
+    {
+        self.look_up = Some(Box::new(move || Box::pin(look_up())));
         self
     }
 
@@ -119,15 +192,20 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// For a bad URL or timeout, or a given runtime without timers or I/O.
+    /// For a bad URL, timeout or certificate, or a given runtime without timers or I/O.
     pub fn connect_lazy(self) -> Result<RedisStore, ConfigError> {
         let Self {
             url,
             request_timeout,
             connect_timeout,
             runtime,
+            credentials,
+            #[cfg(feature = "redis-tls")]
+            certificates,
             #[cfg(feature = "test-util")]
             connector,
+            #[cfg(feature = "test-util")]
+            look_up,
         } = self;
         for (field, timeout) in
             [("request_timeout", request_timeout), ("connect_timeout", connect_timeout)]
@@ -150,10 +228,12 @@ impl RedisStoreBuilder {
                 "turns off the check of the certificate: remove `#insecure`",
             ));
         }
+        #[cfg(feature = "redis-tls")]
+        let client = tls::with_certificates(client, certificates)?;
         let info = client.get_connection_info();
-        let endpoint = Endpoint::new(info, !names_resp2).map_err(not_a_url)?;
+        let endpoint = Endpoint::new(info, !names_resp2).with_credentials(credentials);
         #[cfg(feature = "test-util")]
-        let endpoint = endpoint.over(connector);
+        let endpoint = endpoint.over(connector).found_by(look_up);
         let timeouts = Timeouts { request: request_timeout, connect: connect_timeout };
         let needs_io = endpoint.needs_io();
         let store = RedisStore::new(endpoint, describe(info.addr()), timeouts);
@@ -192,9 +272,33 @@ fn not_a_url(error: redis::RedisError) -> ConfigError {
 
 #[cfg(feature = "redis-tls")]
 mod tls {
+    use redis::{Client, TlsCertificates};
     use rustls::crypto::{CryptoProvider, ring};
 
     use crate::error::ConfigError;
+
+    /// The client with the certificates that the application gave, if it gave any.
+    pub(super) fn with_certificates(
+        client: Client,
+        certificates: TlsCertificates,
+    ) -> Result<Client, ConfigError> {
+        if certificates.root_cert.is_none() && certificates.client_tls.is_none() {
+            return Ok(client);
+        }
+        let shown = certificates.client_tls.as_ref().map(|tls| &tls.client_cert);
+        // A file without certificates would be read as an empty list.
+        if !certificates.root_cert.iter().chain(shown).all(|pem| holds_a_certificate(pem)) {
+            return Err(ConfigError::new("certificates", "hold no certificate in the form of PEM"));
+        }
+        let info = client.get_connection_info().clone();
+        Client::build_with_tls(info, certificates)
+            .map_err(|error| ConfigError::new("certificates", format!("cannot be used: {error}")))
+    }
+
+    fn holds_a_certificate(pem: &[u8]) -> bool {
+        const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+        pem.windows(BEGIN.len()).any(|window| window == BEGIN)
+    }
 
     /// Makes sure that the process has a cryptography provider for rustls: redis-rs uses that one.
     // The twin of this function can fail.

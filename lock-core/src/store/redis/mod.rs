@@ -7,10 +7,11 @@
 //! - `protocol`: claims, renewals and releases; `in_doubt`: what the server may still do for a
 //!   token
 //! - `transport`: the connection, and what is sent on it
-//! - `keys`, `scripts`, `error`: names and texts
+//! - `keys`, `scripts`, `error`, `info`, `credentials`: names, texts, and what a dial needs
 
 mod builder;
 mod check;
+mod credentials;
 mod error;
 #[cfg(feature = "test-util")]
 mod fuzzing;
@@ -30,6 +31,7 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 pub use self::builder::RedisStoreBuilder;
+pub use self::credentials::Credentials;
 #[cfg(feature = "test-util")]
 pub use self::fuzzing::{Reading, read_reply};
 use self::in_doubt::InDoubt;

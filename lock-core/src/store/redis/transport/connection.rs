@@ -177,7 +177,7 @@ impl Connection {
                 this.pushed(generation, &push);
             }
         };
-        let dialled = self.dialer.dial(&self.clock, generation, Box::new(on_push)).await?;
+        let dialled = self.dialer.dial(&self.clock, generation, Arc::new(on_push)).await?;
         let mut current = self.lock();
         current.generation = generation;
         current.silences = 0;
@@ -245,6 +245,7 @@ impl Connection {
             Health::Broken => true,
             Health::Misplaced => {
                 current.misplaced += 1;
+                self.dialer.leave_address();
                 // The first dial follows at once: the name may lead elsewhere by now.
                 if current.misplaced > 1 {
                     self.dialer.hold_off(current.misplaced - 2);

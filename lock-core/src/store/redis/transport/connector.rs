@@ -1,25 +1,41 @@
 //! Where byte streams come from: redis-rs dials, unless a test supplies the streams.
 
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
+use std::{future, io, iter};
 
 use redis::aio::{MultiplexedConnection, PubSub};
+use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ProtocolVersion, RedisResult};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError,
+    RedisFuture,
+};
+
+use crate::error::Error;
+use crate::store::redis::credentials::CredentialsProvider;
 
 #[cfg(feature = "test-util")]
 pub use self::supplied::{Connector, Socket};
 
-/// One server, by RESP3 and by RESP2.
+/// One server, as its URL names it.
 pub(crate) struct Endpoint {
-    with_resp3: Client,
-    with_resp2: Client,
+    info: ConnectionInfo,
     /// Whether the URL leaves the protocol open.
     may_speak_resp3: bool,
+    credentials: Option<CredentialsProvider>,
     #[cfg(feature = "test-util")]
     supplier: Option<std::sync::Arc<dyn Connector>>,
+    #[cfg(feature = "test-util")]
+    look_up: Option<LookUp>,
 }
+
+/// Looks up the addresses of a server in place of the system.
+#[cfg(feature = "test-util")]
+pub(crate) type LookUp =
+    Box<dyn Fn() -> crate::store::BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
 /// After this long without traffic the kernel probes the peer. A connection that only listens would
 /// not notice otherwise that it is dead.
@@ -36,24 +52,25 @@ pub(crate) struct Wire {
 
 impl Endpoint {
     /// The server at `info`, by RESP3 if it `may_speak_resp3`.
-    pub(crate) fn new(info: &ConnectionInfo, may_speak_resp3: bool) -> RedisResult<Self> {
+    pub(crate) fn new(info: &ConnectionInfo, may_speak_resp3: bool) -> Self {
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         // Send small calls at once instead of waiting for the acknowledgement of the one before.
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        let info = info.clone().set_tcp_settings(tcp);
-        let with = |protocol| {
-            // Without `CLIENT SETINFO`: a user without that permission would fill the `ACL LOG`.
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            let settings = settings.set_skip_set_lib_name();
-            Client::open(info.clone().set_redis_settings(settings))
-        };
-        Ok(Self {
-            with_resp3: with(ProtocolVersion::RESP3)?,
-            with_resp2: with(ProtocolVersion::RESP2)?,
+        Self {
+            info: info.clone().set_tcp_settings(tcp),
             may_speak_resp3,
+            credentials: None,
             #[cfg(feature = "test-util")]
             supplier: None,
-        })
+            #[cfg(feature = "test-util")]
+            look_up: None,
+        }
+    }
+
+    /// Asks `provider` for a user and a password before each connection.
+    pub(crate) fn with_credentials(mut self, provider: Option<CredentialsProvider>) -> Self {
+        self.credentials = provider;
+        self
     }
 
     /// Whether to try RESP3.
@@ -78,19 +95,57 @@ impl Endpoint {
         self
     }
 
-    /// Opens a connection for commands.
+    /// The same server at the addresses that `look_up` finds.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn found_by(mut self, look_up: Option<LookUp>) -> Self {
+        self.look_up = look_up;
+        self
+    }
+
+    /// The name in the URL, if it is one that has to be looked up.
+    pub(super) fn host(&self) -> Option<&str> {
+        let (ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. }) = self.info.addr()
+        else {
+            return None;
+        };
+        let is_address = host.parse::<IpAddr>().is_ok();
+        (self.needs_io() && !is_address).then_some(host)
+    }
+
+    /// The addresses of the server, in the order in which the system would try them.
+    pub(super) async fn look_up(&self) -> io::Result<Vec<SocketAddr>> {
+        #[cfg(feature = "test-util")]
+        if let Some(look_up) = &self.look_up {
+            return look_up().await;
+        }
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok(tokio::net::lookup_host((host.as_str(), *port)).await?.collect())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Opens a connection for commands, at `address` if the name was looked up.
     pub(super) async fn connect(
         &self,
         resp3: bool,
-        config: &AsyncConnectionConfig,
-    ) -> RedisResult<Wire> {
-        let client = if resp3 { &self.with_resp3 } else { &self.with_resp2 };
+        address: Option<SocketAddr>,
+        config: AsyncConnectionConfig,
+    ) -> Result<Wire, DialError> {
+        let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
+        let client = self.client(protocol, None).await?;
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            let (connection, driver) = supplied::connect(&**supplier, client, config).await?;
+            let (connection, driver) = supplied::connect(&**supplier, &client, &config).await?;
             return Ok(Wire { connection, _driver: Some(driver) });
         }
-        let connection = client.get_multiplexed_async_connection_with_config(config).await?;
+        let config = match address {
+            // With TLS, the certificate is for the name.
+            Some(address) => config.set_dns_resolver(Known(address)),
+            None => config,
+        };
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         Ok(Wire {
             connection,
             #[cfg(feature = "test-util")]
@@ -98,13 +153,63 @@ impl Endpoint {
         })
     }
 
-    /// Opens a connection that only listens.
-    pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
+    /// Opens a connection that only listens, at `address` if the name was looked up.
+    pub(super) async fn pubsub(&self, address: Option<SocketAddr>) -> Result<PubSub, DialError> {
+        let client = self.client(ProtocolVersion::RESP2, address).await?;
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            return supplied::pubsub(&**supplier, &self.with_resp2).await;
+            return Ok(supplied::pubsub(&**supplier, &client).await?);
         }
-        self.with_resp2.get_async_pubsub().await
+        Ok(client.get_async_pubsub().await?)
+    }
+
+    /// A client with the credentials of the moment. At `address`, if there is no certificate that
+    /// is for the name.
+    async fn client(
+        &self,
+        protocol: ProtocolVersion,
+        address: Option<SocketAddr>,
+    ) -> Result<Client, DialError> {
+        // Without `CLIENT SETINFO`: a user without that permission would fill the `ACL LOG`.
+        let mut settings =
+            self.info.redis_settings().clone().set_protocol(protocol).set_skip_set_lib_name();
+        if let Some(provider) = &self.credentials {
+            let credentials = provider.ask().await.map_err(DialError::Credentials)?;
+            settings = credentials.apply(settings);
+        }
+        let mut info = self.info.clone().set_redis_settings(settings);
+        if let (Some(address), ConnectionAddr::Tcp(..)) = (address, self.info.addr()) {
+            info = info.set_addr(ConnectionAddr::Tcp(address.ip().to_string(), address.port()));
+        }
+        Ok(Client::open(info)?)
+    }
+}
+
+/// Why a connection could not be opened.
+pub(super) enum DialError {
+    /// What redis-rs says.
+    Redis(RedisError),
+    /// The application gave no credentials.
+    Credentials(Error),
+}
+
+impl From<RedisError> for DialError {
+    fn from(error: RedisError) -> Self {
+        Self::Redis(error)
+    }
+}
+
+/// Resolves a name to the address that was chosen of those that were looked up.
+struct Known(SocketAddr);
+
+impl AsyncDNSResolver for Known {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        _host: &'b str,
+        _port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        let known: Box<dyn Iterator<Item = SocketAddr> + Send> = Box::new(iter::once(self.0));
+        Box::pin(future::ready(Ok(known)))
     }
 }
 

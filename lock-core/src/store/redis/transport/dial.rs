@@ -1,6 +1,8 @@
 //! Dialling one server: RESP3, or RESP2 where that is refused, and pauses after failures.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use redis::{AsyncConnectionConfig, PushInfo, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 
 use super::clock::ServerClock;
-use super::connector::{Endpoint, Wire};
+use super::connector::{DialError, Endpoint, Wire};
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
 use crate::probe;
@@ -28,6 +30,7 @@ pub(super) struct Dialer {
     resp3_refused: AtomicBool,
     /// A connection broke when it sent `INFO`, as some proxies do.
     info_breaks: AtomicBool,
+    addresses: Mutex<Addresses>,
     failures: Mutex<Failures>,
 }
 
@@ -38,6 +41,35 @@ pub(super) struct Dialled {
     pub(super) resp3: bool,
     /// What the server says of itself.
     pub(super) info: Info,
+}
+
+/// What is known of the addresses that the server's name has.
+#[derive(Default)]
+struct Addresses {
+    /// Of the last connection.
+    current: Option<SocketAddr>,
+    /// Where the last connection failed, or led to the wrong server; the oldest failure first.
+    failed: Vec<SocketAddr>,
+}
+
+impl Addresses {
+    /// Orders what was looked up: what failed comes last, and first what failed long ago.
+    fn order(&self, found: &mut [SocketAddr]) {
+        found.sort_by_key(|address| self.failed.iter().position(|failed| failed == address));
+    }
+
+    fn fail(&mut self, address: SocketAddr) {
+        self.failed.retain(|failed| *failed != address);
+        self.failed.push(address);
+        if self.failed.len() > MOST_REMEMBERED {
+            self.failed.remove(0);
+        }
+    }
+
+    fn succeed(&mut self, address: Option<SocketAddr>) {
+        self.current = address;
+        self.failed.retain(|failed| Some(*failed) != address);
+    }
 }
 
 /// The failures since the last success.
@@ -61,7 +93,11 @@ impl Failures {
 }
 
 /// Takes what the server pushes on a connection.
-type OnPush = Box<dyn Fn(PushInfo) + Send + Sync>;
+pub(super) type OnPush = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+/// More addresses than these are left to the next dial: each needs time for a handshake.
+const MOST_TRIED: usize = 3;
+const MOST_REMEMBERED: usize = 64;
 
 /// Commands that may be queued for the socket.
 const PIPELINE_BUFFER: usize = 1024;
@@ -69,8 +105,15 @@ const PIPELINE_BUFFER: usize = 1024;
 impl Dialer {
     pub(super) fn new(endpoint: Endpoint, label: Arc<str>, timeout: Duration) -> Self {
         let resp3_refused = AtomicBool::new(!endpoint.may_speak_resp3());
-        let (info_breaks, failures) = (AtomicBool::new(false), Mutex::default());
-        Self { endpoint, label, timeout, resp3_refused, info_breaks, failures }
+        Self {
+            endpoint,
+            label,
+            timeout,
+            resp3_refused,
+            info_breaks: AtomicBool::new(false),
+            addresses: Mutex::default(),
+            failures: Mutex::default(),
+        }
     }
 
     /// Dials once, takes a first sample of the server's clock for connection `generation`, and
@@ -114,6 +157,15 @@ impl Dialer {
         dialled
     }
 
+    /// The last connection led to the wrong server: the next dial begins with another address, if
+    /// the name has one.
+    pub(super) fn leave_address(&self) {
+        let mut addresses = self.addresses();
+        if let Some(address) = addresses.current.take() {
+            addresses.fail(address);
+        }
+    }
+
     /// Pauses before the next dial, since the last connection led to the wrong server again: as
     /// after a failure that follows on so many `others`.
     pub(super) fn hold_off(&self, others: u32) {
@@ -129,10 +181,17 @@ impl Dialer {
     }
 
     /// Opens a connection that only listens.
+    /// At the address of the other connection, since only that server is told of grants.
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
-        self.endpoint.pubsub().await
+        let current = self.addresses().current;
+        self.endpoint.pubsub(current).await.map_err(|error| match error {
+            DialError::Redis(error) => error,
+            DialError::Credentials(error) => io::Error::other(error).into(),
+        })
     }
 
+    /// Dials the addresses of the server one after another, until one of them is good. Each has its
+    /// share of the time that is left: one that accepts and never speaks must not use up all of it.
     async fn dial_now(
         &self,
         clock: &ServerClock,
@@ -140,7 +199,55 @@ impl Dialer {
         on_push: OnPush,
     ) -> Result<Dialled, Error> {
         let limit = Instant::now().saturating_add(self.timeout);
-        let (wire, resp3) = self.handshake(on_push, limit).await?;
+        let mut found = self.look_up(limit).await?.into_iter().map(Some).take(MOST_TRIED);
+        let mut address = found.next().flatten();
+        loop {
+            let others = u32::try_from(found.len()).unwrap_or(u32::MAX);
+            let share = limit.remaining() / others.saturating_add(1);
+            let until = Instant::now().saturating_add(share);
+            let on_push = Arc::clone(&on_push);
+            let dialled = self.dial_at(address, until, clock, generation, on_push).await;
+            if dialled.is_ok() {
+                self.addresses().succeed(address);
+                return dialled;
+            }
+            if let Some(address) = address {
+                self.addresses().fail(address);
+            }
+            match found.next() {
+                Some(next) => address = next,
+                None => return dialled,
+            }
+        }
+    }
+
+    /// The addresses of the server in the order in which to try them; none if it has no name.
+    async fn look_up(&self, limit: Instant) -> Result<Vec<SocketAddr>, Error> {
+        let Some(host) = self.endpoint.host() else { return Ok(Vec::new()) };
+        let what =
+            |how: &str| format!("cannot connect to {}: the look-up of `{host}` {how}", self.label);
+        // A connection needs the rest, and the caller waits no longer than `limit` for the error.
+        let limit = Instant::now().saturating_add(limit.remaining() / 4 * 3);
+        let found = timeout_at(limit, self.endpoint.look_up()).await;
+        let mut found = found
+            .map_err(|Late| Error::unavailable(what("got no answer in time"), timed_out()))?
+            .map_err(|error| Error::unavailable(what("failed"), error))?;
+        if found.is_empty() {
+            return Err(Error::plain(ErrorKind::Unavailable, what("found no address")));
+        }
+        self.addresses().order(&mut found);
+        Ok(found)
+    }
+
+    async fn dial_at(
+        &self,
+        address: Option<SocketAddr>,
+        limit: Instant,
+        clock: &ServerClock,
+        generation: u64,
+        on_push: OnPush,
+    ) -> Result<Dialled, Error> {
+        let (wire, resp3) = self.handshake(address, on_push, limit).await?;
         // Claims carry the server's time, so it must be known before the first of them.
         let sent = Instant::now();
         let ask = async |command| {
@@ -219,17 +326,22 @@ impl Dialer {
     }
 
     /// Connects by RESP3, or by RESP2 where that is refused.
-    async fn handshake(&self, on_push: OnPush, limit: Instant) -> Result<(Wire, bool), Error> {
+    async fn handshake(
+        &self,
+        address: Option<SocketAddr>,
+        on_push: OnPush,
+        limit: Instant,
+    ) -> Result<(Wire, bool), Error> {
         if !self.resp3_refused.load(Ordering::Acquire) {
             let config = self.config().set_push_sender(move |push| {
                 on_push(push);
                 Ok::<_, Infallible>(())
             });
-            match self.connect(true, &config, limit).await? {
+            match self.connect(true, address, config, limit).await? {
                 Ok(wire) => return Ok((wire, true)),
                 // Some servers close a connection on which RESP3 is requested.
                 Err(error) if error.is_io_error() && is_closed(&error) => {
-                    let wire = self.connect(false, &self.config(), limit).await?;
+                    let wire = self.connect(false, address, self.config(), limit).await?;
                     return wire.map(|wire| (wire, false)).map_err(|second| {
                         // The server's own words say more than that it closed the connection.
                         let says_why = !second.is_io_error();
@@ -243,7 +355,7 @@ impl Dialer {
                 Err(_) => {}
             }
         }
-        let wire = self.connect(false, &self.config(), limit).await?;
+        let wire = self.connect(false, address, self.config(), limit).await?;
         let wire = wire.map_err(|error| self.no_connection(error))?;
         if !self.resp3_refused.swap(true, Ordering::AcqRel) {
             tracing::debug!(
@@ -265,12 +377,16 @@ impl Dialer {
     async fn connect(
         &self,
         resp3: bool,
-        config: &AsyncConnectionConfig,
+        address: Option<SocketAddr>,
+        config: AsyncConnectionConfig,
         limit: Instant,
     ) -> Result<RedisResult<Wire>, Error> {
-        timeout_at(limit, self.endpoint.connect(resp3, config))
-            .await
-            .map_err(|Late| self.no_connection(timed_out()))
+        match timeout_at(limit, self.endpoint.connect(resp3, address, config)).await {
+            Ok(Ok(wire)) => Ok(Ok(wire)),
+            Ok(Err(DialError::Redis(error))) => Ok(Err(error)),
+            Ok(Err(DialError::Credentials(error))) => Err(error),
+            Err(Late) => Err(self.no_connection(timed_out())),
+        }
     }
 
     fn no_connection(&self, error: impl Into<RedisError>) -> Error {
@@ -279,6 +395,11 @@ impl Dialer {
             return Error::unavailable("redis refused the user name or password", error);
         }
         Error::unavailable(format!("cannot connect to {}", self.label), error)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        // Nothing that holds this lock panics.
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Failures> {
@@ -292,8 +413,8 @@ fn is_closed(error: &RedisError) -> bool {
     error.is_connection_dropped() && !error.is_connection_refusal()
 }
 
-fn timed_out() -> std::io::Error {
-    std::io::ErrorKind::TimedOut.into()
+fn timed_out() -> io::Error {
+    io::ErrorKind::TimedOut.into()
 }
 
 /// Reads the reply to `TIME`.

@@ -22,6 +22,8 @@ pub(crate) use self::command::{Kind, Reply, replies};
 pub(crate) use self::connection::{Connection, Live, Observer};
 pub(crate) use self::connector::Endpoint;
 #[cfg(feature = "test-util")]
+pub(crate) use self::connector::LookUp;
+#[cfg(feature = "test-util")]
 pub use self::connector::{Connector, Socket};
 pub(crate) use self::link::{Health, Timeouts};
 pub(crate) use self::listener::Listener;
