@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::runtime::Handle;
+#[cfg(feature = "redis")]
+use tokio::runtime::RuntimeFlavor;
 
 use crate::error::{Error, ErrorKind};
 use crate::probe;
@@ -33,13 +35,29 @@ impl Drop for EnterGuard {
     }
 }
 
-/// The runtime for tasks that outlive the current call, if none was given for them.
+/// The runtime for tasks that outlive the current call, if none was given for them: the caller's.
+/// But one body can block a `current_thread` runtime, so a `multi_thread` runtime that has run such
+/// tasks `before` keeps them.
 #[cfg(feature = "redis")]
-pub(crate) fn spawn_handle() -> Result<Handle, Error> {
-    match SPAWN_HANDLE.with_borrow(Clone::clone) {
-        Some(runtime) => Ok(runtime),
-        None => current(),
-    }
+pub(crate) fn spawn_handle(before: Option<Handle>) -> Result<Handle, Error> {
+    let here = match SPAWN_HANDLE.with_borrow(Clone::clone) {
+        Some(runtime) => runtime,
+        None => current()?,
+    };
+    let has_one_thread = here.runtime_flavor() == RuntimeFlavor::CurrentThread;
+    let is_better = |before: &Handle| {
+        before.runtime_flavor() == RuntimeFlavor::MultiThread && has_not_shut_down(before)
+    };
+    Ok(before.filter(|before| has_one_thread && is_better(before)).unwrap_or(here))
+}
+
+/// A runtime that has shut down ends each task at once.
+#[cfg(feature = "redis")]
+fn has_not_shut_down(runtime: &Handle) -> bool {
+    let task = runtime.spawn(std::future::pending::<()>());
+    let goes_on = !task.is_finished();
+    task.abort();
+    goes_on
 }
 
 /// The runtime of the caller, if it can do what locks need.

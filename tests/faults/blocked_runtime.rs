@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::store::RedisStore;
 use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard};
-use lock_testkit::{RedisServer, eventually, ms};
+use lock_testkit::{RedisServer, client_with, eventually, ms};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = ms(900);
@@ -150,6 +150,29 @@ fn runtime_that_blocks_costs_another_runtime_no_lease() {
         .build()
         .unwrap();
     assert_neighbour_keeps_its_lease(&server, &client);
+}
+
+/// No runtime was given. A caller on a `current_thread` runtime finds no connection, and does not
+/// take it away from the `multi_thread` runtime that had it.
+#[test]
+fn connection_stays_on_the_runtime_with_several_threads() {
+    let (server, main) = (RedisServer::start(), own_runtime());
+    let client = main.block_on(client_with(&server.url(), options()));
+    let guard = main.block_on(client.mutex("k").lock()).unwrap();
+    let held = Held::of(&server, &guard);
+    current_thread().block_on(async {
+        redial(&server, &client).await;
+        block(None).await;
+        held.assert_kept(&guard);
+    });
+    main.block_on(guard.release()).unwrap();
+
+    // It is gone, and the caller's runtime is as good as any.
+    drop(main);
+    current_thread().block_on(async {
+        let guard = client.mutex("k").with_wait(ms(5_000)).lock().await.unwrap();
+        guard.release().await.unwrap();
+    });
 }
 
 /// The store alone has a runtime of its own. The client's tasks run where it is first used, which

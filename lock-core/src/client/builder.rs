@@ -54,13 +54,15 @@ impl LockClientBuilder {
     /// cannot be taken any more ([`NoRuntime`](crate::ErrorKind::NoRuntime)).
     ///
     /// Default: renewals and releases on the runtime of the client's first use, the connection on
-    /// that of the caller that dials. Give the client a runtime of its own
+    /// that of the caller that dials, or on the `multi_thread` runtime of the connection before.
+    /// Give the client a runtime of its own
     ///
     /// - if bodies may block the thread of a `current_thread` runtime: while it is blocked, nothing
     ///   is renewed, and leases are lost;
     /// - if several `current_thread` runtimes share the client, as the workers of actix-web do: the
     ///   tasks and the connection are on one of them, and when that one is blocked, the others lose
-    ///   their leases as well.
+    ///   their leases as well;
+    /// - if it is first used in a `current_thread` runtime, and in others later.
     ///
     /// Nothing else may block that runtime. One worker thread is enough:
     ///

@@ -92,7 +92,8 @@ impl RedisStoreBuilder {
 
     /// Runs the connection there, from the first dial on.
     ///
-    /// Default: on the runtime of the caller that finds no connection and dials. A client that is
+    /// Default: on the runtime of the caller that finds no connection and dials, or on the
+    /// `multi_thread` runtime of the connection before. A client that is
     /// [given a runtime](crate::LockClientBuilder::with_runtime) moves the connection there.
     pub fn with_runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);

@@ -50,6 +50,8 @@ pub(crate) trait Observer: Send + Sync + 'static {
 struct Current {
     /// The runtime that was given; `None`: each connection runs where it was dialled.
     home: Option<Handle>,
+    /// Where the last connection was dialled.
+    before: Option<Handle>,
     live: Option<Arc<Live>>,
     /// Counts connections, so that a fault is charged to the connection on which it happened.
     generation: u64,
@@ -148,10 +150,12 @@ impl Connection {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        let home = self.lock().home.clone();
+        let current = self.lock();
+        let (home, before) = (current.home.clone(), current.before.clone());
+        drop(current);
         let home = match home {
             Some(home) => probe::timers(&home).map(|()| home)?,
-            None => spawn_handle()?,
+            None => spawn_handle(before)?,
         };
         Ok(home.spawn(task))
     }
@@ -180,6 +184,7 @@ impl Connection {
         let dialled = self.dialer.dial(&self.clock, generation, Arc::new(on_push)).await?;
         let mut current = self.lock();
         current.generation = generation;
+        current.before = Some(Handle::current());
         current.silences = 0;
         let live = Arc::new(self.start(dialled, generation));
         let before = current.live.replace(Arc::clone(&live));
