@@ -44,7 +44,7 @@ const REDIS_FLOORS: &[&[&str]] = &[
     &["wait/"],
     &["protocol.rs", "in_doubt.rs"],
     &["transport/"],
-    &["error.rs", "info.rs", "keys.rs", "scripts.rs"],
+    &["credentials.rs", "error.rs", "info.rs", "keys.rs", "scripts.rs"],
 ];
 
 /// Stores that are one file; the other files of `store/` are the contract.

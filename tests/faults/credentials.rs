@@ -32,7 +32,7 @@ async fn a_rotated_password_is_used_at_the_next_dial() {
         let (password, count) = (Arc::clone(&current), Arc::clone(&asked));
         let name = user.clone();
         // What the URL says is not used.
-        let url = server.url_for("nobody", "wrong");
+        let url = server.url_for("stranger", "wrong");
         let store = RedisStore::builder(format!("{url}?protocol={protocol}"))
             .with_credentials_provider(move || {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -58,7 +58,7 @@ async fn a_rotated_password_is_used_at_the_next_dial() {
 }
 
 #[tokio::test]
-async fn an_application_without_credentials_is_told_and_no_secret_shown() {
+async fn a_provider_that_fails_is_reported_without_a_secret() {
     let server = RedisServer::start();
     let store = RedisStore::builder(server.url()).with_credentials_provider(async || {
         Err::<Credentials, _>(io::Error::new(io::ErrorKind::NotFound, "the vault is sealed"))

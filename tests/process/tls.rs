@@ -214,7 +214,7 @@ async fn certificates_given_in_code_are_used() {
     let trusting =
         || RedisStore::builder(tls.url()).with_root_certificates(tls.read("authority.pem"));
     let error = trusting().connect().await.unwrap_err();
-    assert!(error.is_unavailable(), "a server that asks for a certificate: {}", chain(&error));
+    assert!(error.is_unavailable(), "without a certificate of its own: {}", chain(&error));
     let shown = trusting().with_client_certificate(tls.read("client.pem"), tls.read("client.key"));
     let client = LockClient::builder(shown.connect().await.unwrap()).build().unwrap();
     client.mutex("k").lock().await.unwrap().release().await.unwrap();

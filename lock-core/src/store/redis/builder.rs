@@ -100,9 +100,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Asks `provider` for the credentials before each connection, in place of those of the URL. For
-    /// passwords that are rotated and for tokens that expire: a connection that the server ends is
-    /// dialled anew with what is valid then. The connect timeout includes the time that this takes.
+    /// Asks `provider` for the credentials before each connection, in place of those of the URL.
+    /// For passwords that are rotated and for tokens that expire: a connection that the server ends
+    /// is dialled anew with what is valid then. The connect timeout includes the time that this
+    /// takes.
     ///
     /// ```no_run
     /// use lock_core::store::{Credentials, RedisStore};

@@ -180,8 +180,8 @@ impl Dialer {
         self.lock().last.as_ref().map(|failure| failure.error.clone())
     }
 
-    /// Opens a connection that only listens.
-    /// At the address of the other connection, since only that server is told of grants.
+    /// Opens a connection that only listens, at the address of the other connection: another server
+    /// publishes no grants of this one.
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         let current = self.addresses().current;
         self.endpoint.pubsub(current).await.map_err(|error| match error {
