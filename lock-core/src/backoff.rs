@@ -7,7 +7,7 @@ use crate::random;
 /// The pause after the first failure. It doubles with each further failure in a row, up to
 /// [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// A store that is back is noticed this soon.
+/// A store that is back is noticed this soon. The jitter stays below it.
 const MAX_PAUSE: Duration = Duration::from_millis(1_000);
 
 /// Counts failures in a row.
@@ -25,9 +25,9 @@ impl Backoff {
 
     /// Counts one more failure and returns the pause before the next attempt.
     pub(crate) fn next_pause(&mut self) -> Duration {
-        let pause = jittered(FIRST_PAUSE * (1 << self.failures.min(6)));
+        let pause = (FIRST_PAUSE * (1 << self.failures.min(6))).min(MAX_PAUSE / 3 * 2);
         self.failures = self.failures.saturating_add(1);
-        pause.min(MAX_PAUSE)
+        jittered(pause)
     }
 }
 
@@ -35,4 +35,20 @@ impl Backoff {
 /// once.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause * u32::from(random::byte()) / 255
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_the_longest_and_stay_jittered_there() {
+        let mut backoff = Backoff::default();
+        assert!(backoff.next_pause() <= FIRST_PAUSE * 3 / 2);
+        let late: Vec<_> = (0..50).map(|_| backoff.next_pause()).skip(10).collect();
+        assert!(late.iter().all(|pause| (MAX_PAUSE / 4..=MAX_PAUSE).contains(pause)), "{late:?}");
+        assert!(late.iter().collect::<HashSet<_>>().len() > 10, "{late:?}");
+    }
 }

@@ -195,10 +195,10 @@ async fn claims_that_queue_in_the_batcher_for_long_stay_valid() {
     assert!(ClientStats::of(&client).is_idle());
 }
 
-/// Renewals overtake the claims of their process. Otherwise a crowd of waiters would cost the
+/// Renewals overtake the claims of their process. Otherwise many waiters would cost the
 /// holders their leases.
 #[tokio::test]
-async fn renewals_overtake_the_claims_of_a_crowd() {
+async fn renewals_overtake_the_claims_of_many_waiters() {
     const CLAIMS: usize = 2_000;
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
@@ -212,7 +212,7 @@ async fn renewals_overtake_the_claims_of_a_crowd() {
     }
     // Each claim is behind two and a half seconds of others.
     let (slow, renewed) = (slow(&proxy, ms(80)), proxy.seen(Op::Renew));
-    let crowd: Vec<_> = (0..CLAIMS)
+    let claims: Vec<_> = (0..CLAIMS)
         .map(|number| {
             let mutex = client.mutex(format!("held-{number}")).with_ttl(ms(1_000 + number as u64));
             tokio::spawn(mutex.with_wait(ms(6_000)).lock())
@@ -223,13 +223,13 @@ async fn renewals_overtake_the_claims_of_a_crowd() {
         let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
         assert_eq!(lost, 0, "leases are lost");
     }
-    assert!(crowd.iter().all(|task| !task.is_finished()), "they do not wait any more");
+    assert!(claims.iter().all(|task| !task.is_finished()), "they do not wait any more");
     assert!(slow.hits() >= 30, "{}: the claims were not in the way", slow.hits());
     assert!(proxy.seen(Op::Renew) - renewed >= 4, "nothing was renewed");
     for lease in leases {
         assert_eq!(lease.release().await.unwrap(), Released::InTime);
     }
-    for task in crowd {
+    for task in claims {
         task.abort();
     }
 }

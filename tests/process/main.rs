@@ -10,7 +10,7 @@ mod cpu_starvation;
 mod drain;
 mod exclusion;
 mod foreign_writes;
-mod handoff;
+mod hand_off;
 mod holder_exit;
 mod holder_killed;
 mod late_claim;

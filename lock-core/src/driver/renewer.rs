@@ -68,13 +68,13 @@ impl Due {
 /// The schedule of a client's leases.
 #[derive(Default)]
 pub(crate) struct Renewer {
-    schedule: Mutex<Schedule>,
+    schedule: Mutex<RenewalSchedule>,
     wake: Notify,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
-struct Schedule {
+struct RenewalSchedule {
     leases: BTreeMap<Due, Weak<dyn Renewable>>,
     /// Leases that are being renewed, by the number of the call that renews them.
     in_flight: BTreeMap<u64, Vec<Weak<dyn Renewable>>>,
@@ -224,7 +224,7 @@ impl Renewer {
         schedule.asleep_until
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Schedule> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RenewalSchedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -28,10 +28,10 @@ pub(crate) struct LeaseInner {
     pub(super) options: ResolvedOptions,
     /// The position of this lease's first entry in its task's chain.
     pub(super) link: OnceLock<ScopeLink>,
-    record: Mutex<Record>,
+    record: Mutex<LeaseRecord>,
 }
 
-pub(super) struct Record {
+pub(super) struct LeaseRecord {
     pub(super) state: LeaseState,
     watchers: Watchers,
     /// Passed on when the lease ends, so that this process can claim the key again.
@@ -112,7 +112,7 @@ impl LeaseInner {
         }
         let lifted = is_short && !state.ends_by_hold();
         let now = state.granted_at();
-        let record = Record {
+        let record = LeaseRecord {
             state,
             watchers: Watchers::default(),
             turn: Some(turn),
@@ -244,13 +244,13 @@ impl LeaseInner {
         self.chain.fence(self.options.fencing)
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Record> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LeaseRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `act` on the record. If the lease ends in it, wakes the watchers and passes the turn
     /// on.
-    pub(super) fn with<R>(&self, act: impl FnOnce(&mut Record, Instant) -> R) -> R {
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut LeaseRecord, Instant) -> R) -> R {
         let now = Instant::now();
         let mut record = self.lock();
         let result = act(&mut record, now);

@@ -1,10 +1,10 @@
 //! The accounting of one lease: no I/O, no clock, no randomness. Time is an argument.
 //!
 //! ```text
-//! Acquiring → Held ⇄ InDoubt → Lost(reason)        Releasing → Gone from any of them
+//! Held ⇄ InDoubt → Lost(reason)        Released from any of them
 //! ```
 //!
-//! `Acquiring` is the time before a [`LeaseState`] exists. Lost is final: a lost lease is never
+//! Before a [`LeaseState`] exists, the lock is being acquired. Lost is final: a lost lease is never
 //! valid again, whatever replies still arrive.
 
 mod hand_off;

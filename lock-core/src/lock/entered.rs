@@ -15,11 +15,11 @@ use crate::time::{Instant, timeout_at};
 #[derive(Debug)]
 pub struct Entered {
     scope: ScopeEntry,
-    lock: Lock,
+    lock: EnteredLock,
 }
 
 #[derive(Debug)]
-enum Lock {
+enum EnteredLock {
     Own(MutexGuard),
     /// The turn among the siblings that share the outer lease.
     Nested {
@@ -32,7 +32,7 @@ impl Entered {
         let request = request?;
         let Some(outer) = held::find(request.client.id, &request.name) else {
             let guard = acquire::lock(Ok(request)).await?;
-            return Ok(Self { scope: ScopeEntry::own(guard.lease()), lock: Lock::Own(guard) });
+            return Ok(Self { scope: ScopeEntry::own(guard.lease()), lock: EnteredLock::Own(guard) });
         };
         let lease = outer.lease();
         request.client.ensure_running()?;
@@ -47,7 +47,7 @@ impl Entered {
             }
         };
         lease.0.observe().map_err(Error::lost)?;
-        Ok(Self { scope: ScopeEntry::nested(lease), lock: Lock::Nested { _turn: turn } })
+        Ok(Self { scope: ScopeEntry::nested(lease), lock: EnteredLock::Nested { _turn: turn } })
     }
 
     /// The lease that the body runs under.
@@ -78,7 +78,7 @@ impl Entered {
     /// Leaves, and waits for the release if the lock was taken here. A failed release does not
     /// replace the body's result: it is logged, and the releaser goes on.
     pub async fn release(self) {
-        let Lock::Own(guard) = self.lock else { return };
+        let EnteredLock::Own(guard) = self.lock else { return };
         let label = guard.key().label();
         if let Err(error) = guard.release().await {
             tracing::warn!(

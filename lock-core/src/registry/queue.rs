@@ -6,7 +6,7 @@ use std::task::Waker;
 use crate::options::ResolvedOptions;
 
 #[derive(Debug)]
-struct Entry {
+struct QueueEntry {
     place: u64,
     /// `None` once the waiter has left.
     options: Option<ResolvedOptions>,
@@ -18,7 +18,7 @@ struct Entry {
 /// that leaving does not walk along the queue.
 #[derive(Debug, Default)]
 pub(super) struct LocalQueue {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueueEntry>,
     blanks: usize,
     /// Entries that do not wait for another holder.
     not_waiting: usize,
@@ -31,7 +31,7 @@ impl LocalQueue {
         let place = self.next_place;
         self.next_place += 1;
         self.not_waiting += usize::from(!options.waits());
-        self.entries.push_back(Entry { place, options: Some(options), waker: None });
+        self.entries.push_back(QueueEntry { place, options: Some(options), waker: None });
         place
     }
 

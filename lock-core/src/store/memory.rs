@@ -41,19 +41,19 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct State {
-    locks: HashMap<Name, Lock>,
+    locks: HashMap<Name, LockState>,
     /// From this many names on, expired locks are removed.
     sweep_at: usize,
     fence: u64,
 }
 
 #[derive(Default)]
-struct Lock {
-    holder: Option<Holder>,
+struct LockState {
+    holder: Option<CurrentHolder>,
     queue: VecDeque<Waiter>,
 }
 
-struct Holder {
+struct CurrentHolder {
     token: Token,
     expires: Instant,
     /// Released under `min_hold`: the token no longer counts, the name stays taken.
@@ -228,7 +228,7 @@ impl State {
     }
 }
 
-impl Lock {
+impl LockState {
     fn expire(&mut self, now: Instant) {
         if self.holder.as_ref().is_some_and(|holder| holder.expires <= now) {
             self.holder = None;
@@ -238,7 +238,7 @@ impl Lock {
     fn grant(&mut self, token: Token, ttl: Duration, now: Instant, fence: &mut u64) {
         *fence += 1;
         let expires = now.saturating_add(ttl);
-        self.holder = Some(Holder { token, expires, spent: false, fence: *fence });
+        self.holder = Some(CurrentHolder { token, expires, spent: false, fence: *fence });
     }
 
     fn leave(&mut self, token: Token) {
@@ -256,7 +256,7 @@ impl Lock {
     }
 
     fn owner(&self, now: Instant) -> Option<Owner> {
-        let Holder { token, expires, spent, .. } = self.holder.as_ref()?;
+        let CurrentHolder { token, expires, spent, .. } = self.holder.as_ref()?;
         Some(Owner::new(*token, Some(expires.saturating_since(now)), *spent))
     }
 }
@@ -325,7 +325,7 @@ impl Inspect for MemoryStore {
             let State { locks, fence, .. } = &mut *state;
             let Some(lock) = locks.get_mut(name) else { return Ok(false) };
             lock.expire(now);
-            let is_owner = |holder: &Holder| {
+            let is_owner = |holder: &CurrentHolder| {
                 owner.token == Some(holder.token) && owner.is_released == holder.spent
             };
             if !lock.holder.as_ref().is_some_and(is_owner) {
@@ -403,7 +403,7 @@ impl MemoryStore {
     }
 }
 
-impl Lock {
+impl LockState {
     /// Gives the lock to the first waiter directly, so that no newcomer can take it in between.
     fn hand_on(&mut self, now: Instant, fence: &mut u64) {
         self.holder = None;

@@ -27,7 +27,7 @@ use crate::store::Token;
 pub(super) struct InDoubt<P>(Mutex<Tokens<P>>);
 
 struct Tokens<P> {
-    records: HashMap<Token, Record<P>>,
+    records: HashMap<Token, TokenRecord<P>>,
     /// The last tokens that were released after they had a place. A server that fell back to an
     /// older state may grant them the lock.
     released: VecDeque<Token>,
@@ -35,7 +35,7 @@ struct Tokens<P> {
     sweep_at: usize,
 }
 
-struct Record<P> {
+struct TokenRecord<P> {
     unanswered: Option<UnansweredClaims>,
     /// The member of the queue that the token is, or was.
     member: Option<Arc<str>>,
@@ -183,12 +183,12 @@ impl<P> Default for InDoubt<P> {
 }
 
 impl<P> Tokens<P> {
-    fn record(&mut self, token: Token, now_us: u64) -> &mut Record<P> {
+    fn record(&mut self, token: Token, now_us: u64) -> &mut TokenRecord<P> {
         if self.records.len() >= self.sweep_at {
             self.records.retain(|_, record| record.over_at.saturating_add(CLOCK_SLACK_US) > now_us);
             self.sweep_at = SWEEP_AT.max(self.records.len() * 2);
         }
-        self.records.entry(token).or_insert(Record {
+        self.records.entry(token).or_insert(TokenRecord {
             unanswered: None,
             member: None,
             parked: None,

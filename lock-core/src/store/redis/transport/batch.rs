@@ -53,7 +53,7 @@ pub(crate) struct Batcher {
 /// Counts a command as unanswered until it has its reply, or will have none.
 struct Unanswered(Arc<Batcher>);
 
-struct Queued {
+struct QueuedCommand {
     command: Command,
     reply: oneshot::Sender<Result<Reply, Fault>>,
     unanswered: Unanswered,
@@ -66,9 +66,9 @@ struct Queued {
 #[derive(Default)]
 struct Backlog {
     /// Before all others: leases do not wait. There are no more renewals than leases.
-    renewals: VecDeque<Queued>,
-    releases: VecDeque<Queued>,
-    claims: VecDeque<Queued>,
+    renewals: VecDeque<QueuedCommand>,
+    releases: VecDeque<QueuedCommand>,
+    claims: VecDeque<QueuedCommand>,
 }
 
 /// The most commands in one call. The fixed price of a call is small by then, and the server does
@@ -122,7 +122,7 @@ impl Batcher {
         let turns = self.turns.load(Ordering::Relaxed);
         let longest = Instant::now().saturating_add(self.longest_wait());
         let (sender, reply) = oneshot::channel();
-        if self.push(Queued { command, reply: sender, unanswered }) {
+        if self.push(QueuedCommand { command, reply: sender, unanswered }) {
             self.wake.notify_one();
         }
         let until = until.map_or(longest, |until| until.min(longest));
@@ -179,12 +179,12 @@ impl Batcher {
     }
 
     /// Sends a batch in one call and passes the replies on. Returns whether they came quickly.
-    async fn send(&self, mut batch: Vec<Queued>) -> bool {
+    async fn send(&self, mut batch: Vec<QueuedCommand>) -> bool {
         let sent = Instant::now();
         match self.eval(&mut batch, None).await {
             Ok((us, values)) => {
                 for (queued, value) in batch.into_iter().zip(values) {
-                    let Queued { reply, unanswered, .. } = queued;
+                    let QueuedCommand { reply, unanswered, .. } = queued;
                     drop(unanswered);
                     // Fails if the caller is gone, which needs no reply.
                     drop(reply.send(Reply::new(us, value)));
@@ -194,7 +194,7 @@ impl Batcher {
                 self.send_each(batch).await;
             }
             Err(fault) => {
-                for Queued { reply, unanswered, .. } in batch {
+                for QueuedCommand { reply, unanswered, .. } in batch {
                     drop(unanswered);
                     drop(reply.send(Err(fault.clone())));
                 }
@@ -206,9 +206,9 @@ impl Batcher {
 
     /// Sends the commands of a batch that was refused for the key of one of them, each alone, so
     /// that only the one concerned is refused.
-    async fn send_each(&self, batch: Vec<Queued>) {
+    async fn send_each(&self, batch: Vec<QueuedCommand>) {
         let waited_for = batch.into_iter().filter(|queued| !queued.reply.is_closed());
-        let calls = waited_for.map(|Queued { command, reply, unanswered }| async move {
+        let calls = waited_for.map(|QueuedCommand { command, reply, unanswered }| async move {
             let answer = self.eval_one(command, None).await;
             drop(unanswered);
             drop(reply.send(answer));
@@ -268,7 +268,7 @@ impl Batcher {
     }
 
     /// Queues a command. Returns whether the driver has to look at the queue.
-    fn push(&self, queued: Queued) -> bool {
+    fn push(&self, queued: QueuedCommand) -> bool {
         let mut queue = self.lock();
         // Dropped if the queue is closed, which tells its caller.
         let Some(queue) = queue.as_mut() else { return false };
@@ -282,7 +282,7 @@ impl Batcher {
     }
 
     /// The next batch to send, with `calls` in flight and room for `window` of them.
-    fn next_batch(&self, calls: usize, window: usize) -> Option<Vec<Queued>> {
+    fn next_batch(&self, calls: usize, window: usize) -> Option<Vec<QueuedCommand>> {
         let mut queue = self.lock();
         let queue = queue.as_mut()?;
         let full = self.full_batch();
@@ -345,7 +345,7 @@ trait Batch: Sync {
     fn drop_cancelled(&mut self);
 }
 
-impl Batch for Vec<Queued> {
+impl Batch for Vec<QueuedCommand> {
     fn commands(&self) -> impl Iterator<Item = &Command> + Clone + Send {
         self.iter().map(|queued| &queued.command)
     }
@@ -380,8 +380,8 @@ impl Backlog {
 
 /// Takes the first command whose caller still waits, and those that can share a call with it, up to
 /// `most` in all.
-fn take_batch(queue: &mut VecDeque<Queued>, most: usize) -> Option<Vec<Queued>> {
-    let mut batch: Vec<Queued> = Vec::new();
+fn take_batch(queue: &mut VecDeque<QueuedCommand>, most: usize) -> Option<Vec<QueuedCommand>> {
+    let mut batch: Vec<QueuedCommand> = Vec::new();
     let mut skipped = Vec::new();
     while batch.len() < most && skipped.len() < MAX_SKIPPED {
         let Some(queued) = queue.pop_front() else { break };

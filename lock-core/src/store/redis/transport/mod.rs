@@ -1,7 +1,8 @@
 //! One server: a connection that replaces itself, and the commands that are sent on it.
 //!
-//! This floor knows what the scripts are sent and what they reply. It knows nothing of queues, of
-//! tickets, or of what may be left of a token on the server.
+//! This floor knows the form of what the scripts are sent and of what they reply: tokens, places,
+//! tickets and channels are values to it. What they mean for a wait, and what may be left of a token
+//! on the server, is known above.
 
 mod batch;
 mod clock;

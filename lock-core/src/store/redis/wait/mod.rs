@@ -28,7 +28,7 @@ use self::contended::Contended;
 use self::mailbox::{Event, Mailbox};
 pub(super) use self::mailbox::{Incoming, Mailboxes};
 use self::pubsub::Subscription;
-use self::schedule::{CLAIM_TTL, Schedule, pause_after_failure, pause_after_loss};
+use self::schedule::{CLAIM_TTL, ClaimSchedule, pause_after_failure, pause_after_loss};
 #[cfg(feature = "test-util")]
 pub(super) use self::ticket::GrantMessage;
 use self::ticket::{Ticket, Verdict};
@@ -49,17 +49,17 @@ pub(super) struct Waits {
 
 /// What an interrupted wait knows.
 pub(super) struct Parked {
-    queued: Queued,
+    queued: QueuedToken,
     next: Instant,
     last_known: LastKnown,
 }
 
 /// A token in a queue, or about to take its place there.
-struct Queued {
+struct QueuedToken {
     member: Arc<str>,
     mailbox: Mailbox,
     ticket: Ticket,
-    schedule: Schedule,
+    schedule: ClaimSchedule,
 }
 
 /// What the last reply said.
@@ -77,7 +77,7 @@ struct Wait<'a> {
     claim: &'a Claim,
     /// Whether to take a place at once: the lock was taken before, or the token may have a place.
     contended: bool,
-    queued: Option<Queued>,
+    queued: Option<QueuedToken>,
     /// When to claim next.
     next: Instant,
     last_known: Option<LastKnown>,
@@ -96,7 +96,7 @@ enum Wake {
 }
 
 /// How one claim of a wait ended.
-enum Attempt {
+enum ClaimEnd {
     Granted(Grant),
     /// The token goes on waiting, and this is known.
     Waiting(WaitEvent),
@@ -147,8 +147,8 @@ impl Waits {
             let attempt = wait.claim(context).await;
             let is_last = is_last || context.is_over();
             match attempt {
-                Ok(Attempt::Granted(grant)) => return Ok(grant),
-                Ok(Attempt::Waiting(event)) => {
+                Ok(ClaimEnd::Granted(grant)) => return Ok(grant),
+                Ok(ClaimEnd::Waiting(event)) => {
                     voids = 0;
                     // Also if the event is what was known before, because there is no connection:
                     // another claim would end the same way.
@@ -157,7 +157,7 @@ impl Waits {
                     }
                     context.report(event);
                 }
-                Ok(Attempt::Void) => {
+                Ok(ClaimEnd::Void) => {
                     if is_last {
                         // The server replies, so what it said a moment ago counts.
                         let error = wait.last_word().unwrap_or_else(expired_on_arrival);
@@ -263,7 +263,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Claims once. A grant message that comes meanwhile counts as well.
-    async fn claim(&mut self, context: &AcquireContext<'_>) -> Result<Attempt, Fault> {
+    async fn claim(&mut self, context: &AcquireContext<'_>) -> Result<ClaimEnd, Fault> {
         let until = context.until().map(|until| until.saturating_add(LAST_REPLY));
         if self.contended
             && let Err(fault) = self.prepare(until).await
@@ -271,7 +271,7 @@ impl<'a> Wait<'a> {
             // If the wait ended meanwhile, what was known a moment before is still true.
             return match &self.last_known {
                 Some(last) if context.is_over() && last.is_busy() && last.is_recent() => {
-                    Ok(Attempt::Waiting(last.event.clone()))
+                    Ok(ClaimEnd::Waiting(last.event.clone()))
                 }
                 _ => Err(fault),
             };
@@ -280,13 +280,13 @@ impl<'a> Wait<'a> {
         let (outcome, lost) = self.send(until).await;
         let reply = match outcome {
             // The claim's future is dropped by now, so the claim is on the in-doubt record.
-            Outcome::Message(grant) => return Ok(Attempt::Granted(self.entered(grant))),
+            Outcome::Message(grant) => return Ok(ClaimEnd::Granted(self.entered(grant))),
             Outcome::Reply(reply) => reply?,
         };
         match reply {
             AcquireReply::Granted { fence, .. } => {
                 let grant = Grant::new(fence, sent, self.claim.ttl);
-                Ok(Attempt::Granted(self.entered(grant)))
+                Ok(ClaimEnd::Granted(self.entered(grant)))
             }
             AcquireReply::Busy { holder, .. } => {
                 self.waits.contended.insert(&self.claim.name);
@@ -305,7 +305,7 @@ impl<'a> Wait<'a> {
                     self.doubt();
                 }
                 self.next = Instant::now();
-                Ok(Attempt::Void)
+                Ok(ClaimEnd::Void)
             }
         }
     }
@@ -344,7 +344,7 @@ impl<'a> Wait<'a> {
     }
 
     /// The token has its place in the queue.
-    fn queued(&mut self, holder: Holder, place: u64, lost: bool) -> Result<Attempt, Fault> {
+    fn queued(&mut self, holder: Holder, place: u64, lost: bool) -> Result<ClaimEnd, Fault> {
         self.waits.contended.insert(&self.claim.name);
         let now = Instant::now();
         let waiting = self.busy(holder, now);
@@ -358,7 +358,7 @@ impl<'a> Wait<'a> {
             self.next = self.next.min(now.saturating_add(pause_after_loss()));
         }
         match verdict {
-            Verdict::Enter(grant) => return Ok(Attempt::Granted(self.entered(grant))),
+            Verdict::Enter(grant) => return Ok(ClaimEnd::Granted(self.entered(grant))),
             Verdict::ClaimAgain => {
                 self.doubt();
                 // Not at once: a server that forgot its tickets would be sent claims without end.
@@ -389,20 +389,20 @@ impl<'a> Wait<'a> {
         let member = member.unwrap_or_else(|| member_of(self.claim, channel.as_deref()).into());
         // A place that was taken before may name no inbox.
         let notified = channel.is_some() && member.contains(":=");
-        self.queued = Some(Queued {
+        self.queued = Some(QueuedToken {
             member,
             mailbox: self.waits.mailboxes.open(self.claim.token),
             ticket: Ticket::default(),
-            schedule: Schedule::new(self.claim.ttl, notified),
+            schedule: ClaimSchedule::new(self.claim.ttl, notified),
         });
         Ok(())
     }
 
     /// The lock is taken, as a reply said at `at`.
-    fn busy(&mut self, holder: Holder, at: Instant) -> Attempt {
+    fn busy(&mut self, holder: Holder, at: Instant) -> ClaimEnd {
         let event = WaitEvent::Busy(holder.left);
         self.last_known = Some(LastKnown { event: event.clone(), at: Some(at) });
-        Attempt::Waiting(event)
+        ClaimEnd::Waiting(event)
     }
 
     fn failed(&mut self, error: Error) {

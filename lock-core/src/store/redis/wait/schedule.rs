@@ -10,7 +10,7 @@ use crate::store::redis::transport::Holder;
 
 /// The pauses between the claims of one token.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(super) struct ClaimSchedule {
     ttl: Duration,
     /// Whether the server sends grants to this store. If not, claims are the only way to find them.
     notified: bool,
@@ -43,7 +43,7 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(1);
 /// The pause after a failed claim.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
-impl Schedule {
+impl ClaimSchedule {
     pub(super) fn new(ttl: Duration, notified: bool) -> Self {
         Self { ttl, notified, foreign_pause: FOREIGN_PAUSE }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn tokens_far_back_claim_as_often_as_the_head() {
-        let mut schedule = Schedule::new(Duration::from_secs(30), true);
+        let mut schedule = ClaimSchedule::new(Duration::from_secs(30), true);
         let holder = Holder { hands_over: true, left: Duration::from_secs(30) };
         for place in [0, 1, 500, u64::MAX] {
             let pause = schedule.next_pause(holder, place, 500);

@@ -22,7 +22,7 @@ const RECOVERY: Duration = ms(2_000);
 const SLACK: Duration = ms(1_000);
 
 /// Clients with many tasks that wait for one lock.
-struct Crowd {
+struct Waiters {
     clients: Vec<LockClient>,
     turns: Turns,
     fates: Fates,
@@ -48,13 +48,13 @@ impl Fates {
     }
 }
 
-impl Crowd {
-    /// Starts a crowd behind a holder.
+impl Waiters {
+    /// Starts the waiters behind a holder.
     async fn gather(server: &RedisServer) -> (Self, MutexGuard) {
         let defaults = LockOptions::new().with_ttl(ms(3_000)).with_wait(ms(60_000));
         let holder = client_with(&server.url(), defaults).await;
         let guard = holder.mutex("k").lock().await.unwrap();
-        let mut crowd = Self {
+        let mut waiters = Self {
             clients: vec![holder],
             turns: Turns::default(),
             fates: Fates::default(),
@@ -63,9 +63,9 @@ impl Crowd {
         for owner in 0..CLIENTS {
             let client = client_with(&server.url(), defaults).await;
             for _ in 0..TASKS {
-                let (client, turns) = (client.clone(), crowd.turns.clone());
-                let fates = crowd.fates.clone();
-                crowd.tasks.push(tokio::spawn(async move {
+                let (client, turns) = (client.clone(), waiters.turns.clone());
+                let fates = waiters.fates.clone();
+                waiters.tasks.push(tokio::spawn(async move {
                     let guard = client.mutex("k").lock().await.unwrap();
                     match turns.hold(owner, guard, ms(3)).await {
                         Ok(Released::InTime) => {}
@@ -75,11 +75,11 @@ impl Crowd {
                     }
                 }));
             }
-            crowd.clients.push(client);
+            waiters.clients.push(client);
         }
         eventually("all are queued", ms(10_000), || server.queued("k") == CLIENTS).await;
         assert_eq!(server.inboxes().len(), CLIENTS);
-        (crowd, guard)
+        (waiters, guard)
     }
 
     /// Whether a task still waits for its turn.
@@ -117,22 +117,22 @@ impl Crowd {
     }
 }
 
-/// Without a fault, the whole crowd is served quickly.
+/// Without a fault, all waiters are served quickly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_quickly_without_a_fault() {
+async fn many_waiters_are_served_quickly_without_a_fault() {
     let server = RedisServer::start();
-    let (crowd, guard) = Crowd::gather(&server).await;
+    let (waiters, guard) = Waiters::gather(&server).await;
     guard.release().await.unwrap();
     let start = Instant::now();
-    let fates = crowd.all_served(&server, &[]).await;
+    let fates = waiters.all_served(&server, &[]).await;
     assert_eq!((fates.lost(), fates.unanswered()), (0, 0));
     assert!(start.elapsed() < ms(5_000), "{:?}", start.elapsed());
 }
 
-/// `CLIENT KILL` of every connection, while the first holder holds the lock and while the crowd
-/// takes turns.
+/// `CLIENT KILL` of every connection, while the first holder holds the lock and while the waiters
+/// take turns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_although_its_connections_are_killed() {
+async fn many_waiters_are_served_although_their_connections_are_killed() {
     let mut experiment = Experiment::new(
         21,
         "all are served once",
@@ -141,20 +141,20 @@ async fn a_crowd_is_served_although_its_connections_are_killed() {
     );
     while experiment.next_round(1).is_some() {
         let server = RedisServer::start();
-        let (crowd, guard) = Crowd::gather(&server).await;
+        let (waiters, guard) = Waiters::gather(&server).await;
         let killed = server.kill_connections();
         assert_eq!(killed, 1 + CLIENTS);
         experiment.saw("connections killed", killed);
-        crowd.recovers(&server).await;
+        waiters.recovers(&server).await;
         guard.release().await.unwrap();
         let mut rounds = 0;
-        while rounds < 5 && crowd.waits() {
+        while rounds < 5 && waiters.waits() {
             tokio::time::sleep(ms(30)).await;
             experiment.saw("connections killed while they take turns", server.kill_connections());
             rounds += 1;
         }
         // No lock is lost with a connection, but a release may go unanswered twice.
-        let fates = crowd.all_served(&server, &[]).await;
+        let fates = waiters.all_served(&server, &[]).await;
         assert!(fates.lost() == 0 && fates.unanswered() <= rounds, "{fates:?} of {rounds} rounds");
         experiment.ran(1 + rounds);
     }
@@ -164,13 +164,13 @@ async fn a_crowd_is_served_although_its_connections_are_killed() {
 /// `FLUSHALL`: lock, queue and counter are gone. Holders notice at their next renewal or release.
 /// The others queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_although_all_keys_are_flushed() {
-    let events = ["flushes", "locks forgotten under the crowd"];
+async fn many_waiters_are_served_although_all_keys_are_flushed() {
+    let events = ["flushes", "locks forgotten under the waiters"];
     let mut experiment =
         Experiment::new(23, "all are served, fences in order", "FLUSHALL", &events);
     while experiment.next_round(1).is_some() {
         let server = RedisServer::start();
-        let (crowd, guard) = Crowd::gather(&server).await;
+        let (waiters, guard) = Waiters::gather(&server).await;
         let mut forgotten = Vec::new();
         let mut flush = |cli: &RedisServer| {
             // The task that holds the lock during a flush has lost it.
@@ -180,11 +180,11 @@ async fn a_crowd_is_served_although_all_keys_are_flushed() {
         };
         flush(&server);
         // The head of the queue claims again within a second, finds the lock free and goes on.
-        let served = || !crowd.turns.is_empty();
+        let served = || !waiters.turns.is_empty();
         eventually("the first turn", RECOVERY + SLACK, served).await;
-        // A flush may fall between two turns, so flush until a task of the crowd has lost its lock.
+        // A flush may fall between two turns, so flush until one of the waiters has lost its lock.
         let mut flushes = 1;
-        while crowd.waits() && (flushes < 4 || crowd.fates.lost() == 0) {
+        while waiters.waits() && (flushes < 4 || waiters.fates.lost() == 0) {
             flush(&server);
             flushes += 1;
             tokio::time::sleep(ms(25)).await;
@@ -192,29 +192,29 @@ async fn a_crowd_is_served_although_all_keys_are_flushed() {
         let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
         assert!(matches!(reason, LostReason::Gone | LostReason::TakenByOther), "{reason:?}");
         assert_ne!(guard.release().await.unwrap(), Released::InTime);
-        let lost = crowd.all_served(&server, &forgotten).await.lost();
-        assert!(lost < flushes, "{lost} of the crowd lost it by {flushes} flushes");
+        let lost = waiters.all_served(&server, &forgotten).await.lost();
+        assert!(lost < flushes, "{lost} of the waiters lost it by {flushes} flushes");
         experiment.ran(flushes);
         experiment.saw("flushes", flushes);
-        experiment.saw("locks forgotten under the crowd", lost);
+        experiment.saw("locks forgotten under the waiters", lost);
     }
     experiment.finish();
 }
 
 /// `SCRIPT FLUSH` has no effect that a caller could see.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_although_scripts_are_flushed() {
+async fn many_waiters_are_served_although_scripts_are_flushed() {
     let mut experiment =
         Experiment::new(22, "all are served in time", "SCRIPT FLUSH", &["scripts sent again"]);
     while experiment.next_round(1).is_some() {
         let server = RedisServer::start();
-        let (crowd, guard) = Crowd::gather(&server).await;
+        let (waiters, guard) = Waiters::gather(&server).await;
         server.reset_calls();
         let () = server.cli("SCRIPT FLUSH");
         let start = Instant::now();
         guard.release().await.unwrap();
         let mut flushes = 0;
-        while flushes < 10 && crowd.waits() {
+        while flushes < 10 && waiters.waits() {
             let () = server.cli("SCRIPT FLUSH");
             flushes += 1;
             tokio::time::sleep(ms(10)).await;
@@ -222,7 +222,7 @@ async fn a_crowd_is_served_although_scripts_are_flushed() {
         // A loaded script is called by its digest, so each text was sent because the script was
         // missing.
         let sent = server.calls("eval") as usize;
-        let fates = crowd.all_served(&server, &[]).await;
+        let fates = waiters.all_served(&server, &[]).await;
         assert_eq!((fates.lost(), fates.unanswered()), (0, 0));
         assert!(start.elapsed() < ms(6_000), "{:?}", start.elapsed());
         experiment.ran(1 + flushes);
@@ -235,7 +235,7 @@ async fn a_crowd_is_served_although_scripts_are_flushed() {
 
 /// The server is killed and starts again, empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_although_the_server_is_killed() {
+async fn many_waiters_are_served_although_the_server_is_killed() {
     let mut experiment = Experiment::new(
         24,
         "all are served, fences in order",
@@ -244,17 +244,17 @@ async fn a_crowd_is_served_although_the_server_is_killed() {
     );
     let mut server = RedisServer::start();
     let first_run = run_id(&server);
-    let (crowd, guard) = Crowd::gather(&server).await;
+    let (waiters, guard) = Waiters::gather(&server).await;
     server.kill();
     let forgotten = now();
     tokio::time::sleep(ms(700)).await;
     server.boot();
     experiment.saw("restarts", usize::from(run_id(&server) != first_run));
     let back = Instant::now();
-    let first = || !crowd.turns.is_empty();
+    let first = || !waiters.turns.is_empty();
     eventually("the first turn", RECOVERY + SLACK, first).await;
     // All clients are subscribed again, except those that have been served by then.
-    let inboxes = || server.inboxes().len() == CLIENTS || crowd.turns.len() == ALL;
+    let inboxes = || server.inboxes().len() == CLIENTS || waiters.turns.len() == ALL;
     eventually("inboxes are back", RECOVERY + SLACK, inboxes).await;
     println!("back after {:?}", back.elapsed());
     let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
@@ -263,8 +263,8 @@ async fn a_crowd_is_served_although_the_server_is_killed() {
         "{reason:?}"
     );
     drop(guard);
-    // No task of the crowd held the lock when the server died.
-    assert_eq!(crowd.all_served(&server, &[forgotten]).await.lost(), 0);
+    // None of the waiters held the lock when the server died.
+    assert_eq!(waiters.all_served(&server, &[forgotten]).await.lost(), 0);
     experiment.ran(1);
     experiment.finish();
 }
@@ -277,13 +277,13 @@ fn run_id(server: &RedisServer) -> String {
 
 /// A server that is paused: no task is served twice, and all go on when the server does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_although_the_server_pauses() {
+async fn many_waiters_are_served_although_the_server_pauses() {
     let events = ["pauses while a task waits"];
     let mut experiment =
         Experiment::new(19, "no task is served twice", "SIGSTOP of the server", &events);
     while experiment.next_round(1).is_some() {
         let server = RedisServer::start();
-        let (crowd, guard) = Crowd::gather(&server).await;
+        let (waiters, guard) = Waiters::gather(&server).await;
         let release = tokio::spawn(guard.release());
         // Pauses that outlast both attempts of a release.
         let mut long = 0;
@@ -292,9 +292,9 @@ async fn a_crowd_is_served_although_the_server_pauses() {
             server.pause();
             // Commands under way may still end.
             tokio::time::sleep(ms(50)).await;
-            let before = crowd.turns.len();
+            let before = waiters.turns.len();
             tokio::time::sleep(ms(350)).await;
-            let stands = crowd.waits() && crowd.turns.len() == before;
+            let stands = waiters.waits() && waiters.turns.len() == before;
             server.resume();
             // Otherwise the next pause would merge with this one.
             assert_eq!(server.cli::<String>("PING"), "PONG");
@@ -305,7 +305,7 @@ async fn a_crowd_is_served_although_the_server_pauses() {
         let (outcome, _) = within("an answer", ms(5_000), release).await;
         let outcome = outcome.unwrap();
         assert!(outcome.is_ok_and(|found| found == Released::InTime) || long > 0);
-        let fates = crowd.all_served(&server, &[]).await;
+        let fates = waiters.all_served(&server, &[]).await;
         assert!(fates.lost() == 0 && fates.unanswered() <= long, "{fates:?}, {long} long stalls");
         experiment.ran(3);
     }

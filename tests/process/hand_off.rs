@@ -247,7 +247,7 @@ async fn queue_of_dead_waiters_expires() {
 fn processes_with_many_waiters_get_fair_shares() {
     let events = ["turns", "hand-overs between processes"];
     let name = "no two turns at once, no lost update, fair shares, few commands";
-    let mut experiment = Experiment::new(17, name, "none: a crowd on one key", &events);
+    let mut experiment = Experiment::new(17, name, "none: many waiters on one key", &events);
     let workload = Workload {
         tasks: 16,
         events: &[
