@@ -32,7 +32,10 @@ impl Entered {
         let request = request?;
         let Some(outer) = held::find(request.client.id, &request.name) else {
             let guard = acquire::lock(Ok(request)).await?;
-            return Ok(Self { scope: ScopeEntry::own(guard.lease()), lock: EnteredLock::Own(guard) });
+            return Ok(Self {
+                scope: ScopeEntry::own(guard.lease()),
+                lock: EnteredLock::Own(guard),
+            });
         };
         let lease = outer.lease();
         request.client.ensure_running()?;

@@ -1,8 +1,8 @@
 //! One server: a connection that replaces itself, and the commands that are sent on it.
 //!
 //! This floor knows the form of what the scripts are sent and of what they reply: tokens, places,
-//! tickets and channels are values to it. What they mean for a wait, and what may be left of a token
-//! on the server, is known above.
+//! tickets and channels are values to it. What they mean for a wait, and what may be left of a
+//! token on the server, is known above.
 
 mod batch;
 mod clock;
