@@ -275,12 +275,7 @@ impl From<Fault> for Error {
                 ErrorKind::Unknown,
                 "redis sent a reply that no lock script sends: is there a proxy in between?",
             ),
-            Fault::Refused(error) => {
-                // Passwords are rotated.
-                let is_permanent = is_forbidden(&error) && !is_about_password(&error);
-                let error = Self::refused(error, undone);
-                if is_permanent { error.permanent() } else { error }
-            }
+            Fault::Refused(error) => Self::refused(error, undone),
         }
     }
 }
@@ -288,6 +283,8 @@ impl From<Fault> for Error {
 impl Error {
     /// The error for a refusal of the server; `undone` if the command certainly had no effect.
     pub(super) fn refused(error: RedisError, undone: bool) -> Self {
+        // Passwords are rotated.
+        let is_permanent = is_forbidden(&error) && !is_about_password(&error);
         let error = discreet(error);
         let what = match code(&error) {
             Some("WRONGTYPE") => {
@@ -315,7 +312,9 @@ impl Error {
             Some("BUSY") => "redis is busy with a long-running script",
             _ => "redis refused the command",
         };
-        if undone { Self::unavailable(what, error) } else { Self::unknown(what, error) }
+        let refused =
+            if undone { Self::unavailable(what, error) } else { Self::unknown(what, error) };
+        if is_permanent { refused.permanent() } else { refused }
     }
 }
 
