@@ -91,6 +91,29 @@
 //! that share the client as well: use `spawn_blocking` with [`Mutex::blocking_lock`], or give all
 //! of it a runtime of its own with [`LockClientBuilder::with_runtime`].
 //!
+//! # Metrics
+//!
+//! With the feature `metrics`, a client reports to the recorder that the program installed *before*
+//! its first lock, such as that of `metrics-exporter-prometheus`. `key` is the label of the lock's
+//! key, a template and never a value.
+//!
+//! | name | kind, labels | what it is |
+//! |---|---|---|
+//! | `lock_acquisitions_total` | counter: `key`, `outcome` | attempts to take a lock: `acquired`, `busy`, `unavailable`, `unknown`, `draining`, `would_deadlock`, `refused` |
+//! | `lock_wait_seconds` | histogram: `key` | how long they took, whatever their outcome |
+//! | `lock_waiting` | gauge: `key` | acquisitions under way |
+//! | `lock_held` | gauge: `key` | guards that are alive |
+//! | `lock_hold_seconds` | histogram: `key` | how long guards lived |
+//! | `lock_hand_offs_total` | counter: `key`, `by` | leases that went to a waiter: of this process (`memory`), or from another process to this one (`store`) |
+//! | `lock_losses_total` | counter: `key`, `reason` | leases that ended before their guards |
+//! | `lock_renewals_total` | counter: `key`, `outcome` | replies to renewals: `confirmed`, `failed` |
+//! | `lock_renewal_lateness_seconds` | histogram | how much later than due renewals were sent; it grows before leases are lost |
+//! | `lock_releases_pending` | gauge | releases that the store has not confirmed |
+//! | `lock_release_retries_total` | counter | releases that were sent again |
+//! | `lock_store_connections_total` | counter | connections to Redis that were opened |
+//! | `lock_store_request_seconds` | histogram | how long Redis took to reply to a call |
+//! | `lock_store_request_commands` | histogram | how many commands shared a call |
+//!
 //! # How it works
 //!
 //! Taking a free lock is one round trip: a script sets the key if it is absent, with the token and
@@ -132,6 +155,7 @@
 //! | `redis` | yes | [`store::RedisStore`]; without it, [`store::MemoryStore`] and your own stores |
 //! | `redis-tls` | no | `rediss://` URLs, by rustls with the platform's root certificates |
 //! | `serde` | no | `LockConfig`: a URL and options from a configuration; `Serialize` and `Deserialize` for [`LockOptions`] and [`Wait`], with durations such as `"10s"` |
+//! | `metrics` | no | counts and measures for the recorder of the crate `metrics`, see [Metrics](#metrics) |
 //! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
 //! | `test-util` | no | `testing`: for tests of stores and of code that locks; leases follow a paused tokio clock, which is refused without it |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -149,6 +173,7 @@ mod held;
 mod key;
 mod lease;
 mod lock;
+mod metrics;
 mod options;
 #[doc(hidden)]
 pub mod private;

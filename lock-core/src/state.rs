@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use crate::driver::{BackgroundTask, Renewer};
 use crate::error::{ConfigError, Error};
+use crate::metrics::LockMetricsByLabel;
 use crate::options::{LockOptions, ResolvedOptions};
 use crate::registry::{Registry, Releaser};
 use crate::runtime::{self, EnterGuard};
@@ -37,6 +38,7 @@ pub(crate) struct ClientState {
     pub(crate) held: Arc<Tracker>,
     /// Whether the client has begun to drain, for those that wait for it.
     draining: watch::Sender<bool>,
+    pub(crate) metrics: LockMetricsByLabel,
     /// The locks whose value without an expiry was logged.
     without_expiry: Mutex<HashSet<Name>>,
     renewing: BackgroundTask,
@@ -66,6 +68,7 @@ impl ClientState {
             releaser,
             held: Arc::default(),
             draining: watch::Sender::new(false),
+            metrics: LockMetricsByLabel::new(),
             without_expiry: Mutex::default(),
             renewing: BackgroundTask::new(runtime.clone()),
             releasing: BackgroundTask::new(runtime),

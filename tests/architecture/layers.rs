@@ -27,6 +27,7 @@ const FLOORS: &[&[&str]] = &[
         "error.rs",
         "fencing/",
         "key/",
+        "metrics/",
         "options.rs",
         "probe.rs",
         "random.rs",

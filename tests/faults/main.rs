@@ -27,6 +27,7 @@ mod lifecycle;
 mod locked_functions;
 mod logging;
 mod lost_wakeup;
+mod metrics;
 mod operator;
 mod outage;
 mod permissions;

@@ -7,6 +7,7 @@ mod promises;
 mod tables;
 mod valgrind;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -131,6 +132,49 @@ fn shutdown_answers_waiters_at_once_and_is_clean() {
     assert!(!server.has("lock:import"));
 }
 
+/// The names of metrics in a text.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = words.map(|word| word.strip_suffix("_bucket").unwrap_or(word));
+    let ends = ["_total", "_seconds", "_commands", "_pending"];
+    let is_metric = |word: &&str| {
+        word.starts_with("lock_")
+            && (ends.iter().any(|end| word.ends_with(end))
+                || matches!(*word, "lock_held" | "lock_waiting"))
+    };
+    words.filter(is_metric).collect()
+}
+
+#[test]
+fn observability_exports_each_metric_that_the_documentation_names() {
+    /// Nothing is lost, and no release is sent again.
+    const ABSENT: [&str; 2] = ["lock_losses_total", "lock_release_retries_total"];
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let docs = read("lock-core/src/lib.rs");
+    let documented = metrics_in(&docs);
+    for file in ["alerts.yml", "dashboard.json"] {
+        let text = read(&format!("examples/observability/{file}"));
+        let unknown: Vec<_> = metrics_in(&text).difference(&documented).copied().collect();
+        assert!(unknown.is_empty(), "{file} names {unknown:?}");
+    }
+    let dashboard = read("examples/observability/dashboard.json");
+    assert_eq!(metrics_in(&dashboard), documented, "the dashboard shows all of them");
+
+    let server = RedisServer::start();
+    let mut program = Command::new(example("observability"));
+    let program = ChildProcess::spawn(program.env("REDIS_URL", server.url())).unwrap();
+    let address = program.line().rsplit_once('/').unwrap().1.to_owned();
+    assert!(post(&address, "/orders/7").ends_with("paid"));
+    let text = request(&address, "GET", "/metrics");
+    let exported = metrics_in(&text);
+    let missing: Vec<_> =
+        documented.difference(&exported).filter(|name| !ABSENT.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {text}");
+    let unknown: Vec<_> = exported.difference(&documented).collect();
+    assert!(unknown.is_empty(), "{unknown:?} of {text}");
+    assert!(text.contains("lock_acquisitions_total{key=\"order:<id>\",outcome=\"acquired\"} 1"));
+}
+
 #[test]
 fn testing_your_code_needs_no_redis() {
     let text = run("testing_your_code");
@@ -183,10 +227,14 @@ fn until(reached: impl Fn() -> bool) {
 }
 
 fn post(address: &str, path: &str) -> String {
+    request(address, "POST", path)
+}
+
+fn request(address: &str, method: &str, path: &str) -> String {
     use std::io::{Read, Write};
     let mut socket = std::net::TcpStream::connect(address).unwrap();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     );
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
 use crate::lease::{LeaseEnd, repeated_release};
+use crate::metrics;
 use crate::store::{Release, ReleaseReply, Released, Store};
 use crate::time::{Instant, sleep_until};
 use crate::tracker::{Tracker, TrackerToken};
@@ -42,6 +43,7 @@ pub(crate) struct PendingRelease<T> {
     /// Attempts without a reply: each may have freed the lock.
     unanswered: u32,
     _tracked: TrackerToken,
+    _counted: metrics::PendingRelease,
 }
 
 /// A claim that is still on its way, or a release without a reply, has ended after this long, even
@@ -121,6 +123,7 @@ impl<T> Releaser<T> {
             attempts: 0,
             unanswered: 0,
             _tracked: self.pending.token(),
+            _counted: metrics::PendingRelease::new(),
         }
     }
 
@@ -279,6 +282,9 @@ impl<T> InProgress<'_, T> {
         let Some(pending) = &mut self.pending else {
             return Attempt::Failed(Error::of(ErrorKind::Unknown));
         };
+        if pending.attempts > 0 {
+            metrics::release_retried();
+        }
         pending.attempts = pending.attempts.saturating_add(1);
         let reply = {
             let mut release = store.release(&pending.release);

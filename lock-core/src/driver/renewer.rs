@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
+use crate::metrics;
 use crate::random;
 use crate::store::{Renewal, Renewed, Store, Token};
 use crate::time::{Instant, Late, sleep_until_some, timeout_at};
@@ -196,7 +197,7 @@ impl Renewer {
                 if first.key().at > horizon.saturating_add(TOGETHER) {
                     return renewals;
                 }
-                let early = first.key().at > horizon;
+                let (at, early) = (first.key().at, first.key().at > horizon);
                 match first.get().upgrade() {
                     // Regular renewals may be sent early. Deadlines and the pause before a retry
                     // are exact.
@@ -204,15 +205,18 @@ impl Renewer {
                     lease => {
                         let gone = first.remove();
                         schedule.taken.push(gone);
-                        lease
+                        lease.map(|lease| (lease, at))
                     }
                 }
             };
-            let Some(lease) = lease else { continue };
+            let Some((lease, at)) = lease else { continue };
             match lease.on_due() {
                 OnDue::Forget => {}
                 OnDue::LookAgain(at) => lease.schedule(at),
-                OnDue::Renew(renewal) => renewals.push((lease, renewal)),
+                OnDue::Renew(renewal) => {
+                    metrics::renewal_late(horizon.saturating_since(at));
+                    renewals.push((lease, renewal));
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::error::LostReason;
 use crate::fencing::FencingToken;
 use crate::key::Key;
 use crate::lease::{HandOffChain, LeaseEnd, LeaseState, lift_due, renewal_due};
+use crate::metrics::LockMetrics;
 use crate::options::ResolvedOptions;
 use crate::registry::{HandedLease, LocalTurn, PendingRelease, Status};
 use crate::state::ClientState;
@@ -26,6 +27,7 @@ pub(crate) struct LeaseInner {
     pub(super) token: Token,
     chain: HandOffChain,
     pub(super) options: ResolvedOptions,
+    pub(super) metrics: LockMetrics,
     /// The position of this lease's first entry in its task's chain.
     pub(super) link: OnceLock<ScopeLink>,
     record: Mutex<LeaseRecord>,
@@ -63,6 +65,8 @@ pub(crate) struct Granted {
     pub(crate) state: LeaseState,
     /// Whether noticeably less than the ttl is left.
     pub(crate) is_short: bool,
+    /// Whether the release of another process handed the lock over.
+    pub(crate) is_handed_over: bool,
     pub(crate) turn: LocalTurn,
     pub(crate) tracked: TrackerToken,
 }
@@ -104,7 +108,9 @@ impl LeaseInner {
         options: ResolvedOptions,
         granted: Granted,
     ) -> Arc<Self> {
-        let Granted { token, chain, state, is_short, turn, tracked } = granted;
+        let Granted { token, chain, state, is_short, is_handed_over, turn, tracked } = granted;
+        let metrics = client.metrics.of(key.label());
+        metrics.entered(is_handed_over);
         let deadline = state.deadline();
         // A hand-off has set the status already; only `max_hold` may end the lease earlier.
         if !chain.is_handed_on() || options.max_hold.is_some() {
@@ -128,6 +134,7 @@ impl LeaseInner {
             token,
             chain,
             options,
+            metrics,
             link: OnceLock::new(),
             record: Mutex::new(record),
         });
@@ -215,13 +222,17 @@ impl LeaseInner {
             return Ended::Before;
         }
         let held = now.saturating_since(state.granted_at());
+        self.metrics.ended(held);
         let (confirmed_until, label) = (state.confirmed_until(), self.key.label());
         let turn = match turn {
             Some(turn) if good && self.options.min_hold.is_none() => {
                 let lease =
                     HandedLease { token: self.token, chain, deadline: confirmed_until, label };
                 match turn.hand_on(lease, now) {
-                    Ok(()) => return Ended::HandedOn(held),
+                    Ok(()) => {
+                        self.metrics.handed_on();
+                        return Ended::HandedOn(held);
+                    }
                     Err(turn) => Some(turn),
                 }
             }
@@ -261,6 +272,7 @@ impl LeaseInner {
         let turn = if reason == LostReason::Released { None } else { record.turn.take() };
         drop(record);
         if turn.is_some() {
+            self.metrics.lost(reason);
             tracing::warn!(
                 target: "lock_core", key = self.key.label(), fence = %self.fence(), %reason, "lock lost"
             );

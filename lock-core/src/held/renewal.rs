@@ -36,6 +36,7 @@ impl Renewable for LeaseInner {
     fn on_renewed(self: Arc<Self>, reply: Result<Renewed, Error>, jitter: u8) {
         let was_sure =
             self.with(|record, now| record.state.check(now).is_ok() && record.state.is_sure());
+        self.metrics.renewed(matches!(reply, Ok(Renewed::Kept { .. })));
         let failed = match self.apply(reply, self.options.ttl) {
             Ok(()) => false,
             Err(error) => {

@@ -95,6 +95,13 @@ impl AcquireRequest {
             return Err(Error::of(ErrorKind::WouldDeadlock));
         }
         let since = Instant::now();
+        let waiting = self.client.metrics.of(self.key.label()).waiting(since);
+        let result = self.acquire_traced(since).await;
+        waiting.end(&result);
+        result
+    }
+
+    async fn acquire_traced(&self, since: Instant) -> Result<Granted, Error> {
         let span = tracing::debug_span!(
             target: "lock_core", "lock.acquire",
             key = self.key.label(), waited = Empty, fence = Empty, outcome = Empty,
@@ -204,6 +211,7 @@ impl AcquireRequest {
             chain: chain.next(ttl),
             state: LeaseState::handed_on(deadline, max_hold, now),
             is_short: is_short(now, deadline, ttl),
+            is_handed_over: false,
             turn,
             tracked,
         }
@@ -315,6 +323,7 @@ impl<'a> Pending<'a> {
             chain: HandOffChain::new(number, state.granted_at(), self.longest_ttl),
             state,
             is_short: grant.ttl < ttl,
+            is_handed_over: grant.is_handed_over,
             turn: self.turn.take().expect("BUG: the turn stays until the claim is decided"),
             tracked: self.tracked.take().expect("BUG: it goes with the turn"),
         }

@@ -138,13 +138,22 @@ pub struct Grant {
     pub since: Instant,
     /// How long the store keeps the lock, counted from a moment not earlier than `since`.
     pub ttl: Duration,
+    /// Whether the release of another client handed the lock over.
+    pub is_handed_over: bool,
 }
 
 impl Grant {
     /// A grant of `ttl` that counts from `since`.
     #[must_use]
     pub fn new(fence: u64, since: Instant, ttl: Duration) -> Self {
-        Self { fence, since, ttl }
+        Self { fence, since, ttl, is_handed_over: false }
+    }
+
+    /// The same for a lock that the release of another client handed over.
+    #[must_use]
+    pub fn handed_over(mut self) -> Self {
+        self.is_handed_over = true;
+        self
     }
 }
 

@@ -34,6 +34,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::command::{self, Command, EvalMode, Kind, Reply};
 use super::link::{Health, Link};
+use crate::metrics;
 use crate::store::redis::error::Fault;
 use crate::time::{Instant, timeout_at};
 
@@ -251,7 +252,11 @@ impl Batcher {
             return Ok((0, Vec::new()));
         };
         let count = batch.commands().count();
-        self.link.request(&cmd, until, |value| command::replies(value, kind, count)).await
+        let timer = metrics::request_of(count);
+        let replies = self.link.request(&cmd, until, |value| command::replies(value, kind, count));
+        let replies = replies.await;
+        timer.end();
+        replies
     }
 
     /// Records on which channel this connection receives the grants of `namespace`.

@@ -16,6 +16,7 @@ use super::clock::ServerClock;
 use super::connector::{DialError, Endpoint, Wire};
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
+use crate::metrics;
 use crate::probe;
 use crate::store::redis::error::{Fault, UnusableServer, discreet, is_about_password};
 use crate::store::redis::info::Info;
@@ -137,6 +138,7 @@ impl Dialer {
         let mut failures = self.lock();
         match &dialled {
             Ok(_) => {
+                metrics::connected();
                 let was_away = failures.last.is_some();
                 *failures = Failures::default();
                 if was_away || generation > 1 {

@@ -109,7 +109,7 @@ impl Ticket {
         if left < lease::min_remaining(message.claim_ttl) {
             return Verdict::ClaimAgain;
         }
-        Verdict::Enter(Grant::new(message.fence, since, message.claim_ttl))
+        Verdict::Enter(Grant::new(message.fence, since, message.claim_ttl).handed_over())
     }
 }
 

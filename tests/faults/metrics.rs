@@ -1,0 +1,56 @@
+//! What a recorder is given by a client on a real server.
+
+use std::collections::HashMap;
+
+use lock_core::LockClient;
+use lock_core::store::RedisStore;
+use lock_core::testing::wait_idle;
+use lock_testkit::{RedisServer, eventually, ms, within};
+use metrics::set_default_local_recorder;
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+/// A lock that one client hands to another, on one thread, so that its recorder gets all of it.
+#[tokio::test]
+async fn a_hand_over_between_clients_and_the_calls_for_it_are_counted() {
+    let recorder = DebuggingRecorder::new();
+    let _installed = set_default_local_recorder(&recorder);
+    let server = RedisServer::start();
+    let client = async || {
+        LockClient::builder(RedisStore::connect(server.url()).await.unwrap()).build().unwrap()
+    };
+    let (one, other) = (client().await, client().await);
+    let guard = one.mutex("report").lock().await.unwrap();
+    let waiter = tokio::spawn(other.mutex("report").wait_forever().lock());
+    eventually("it is queued", ms(5_000), || server.queued("report") == 1).await;
+    guard.release().await.unwrap();
+    within("the lock", ms(5_000), waiter).await.0.unwrap().unwrap().release().await.unwrap();
+    wait_idle(&one).await;
+    wait_idle(&other).await;
+
+    let recorded = recorder.snapshotter().snapshot().into_vec().into_iter();
+    let mut seen = HashMap::new();
+    let mut calls = 0;
+    for (key, _, _, value) in recorded {
+        let (name, labels) = key.key().clone().into_parts();
+        match value {
+            DebugValue::Counter(count) => {
+                let labels: Vec<_> = labels.iter().map(metrics::Label::value).collect();
+                seen.insert(format!("{} {}", name.as_str(), labels.join(" ")), count);
+            }
+            DebugValue::Histogram(samples) if name.as_str() == "lock_store_request_seconds" => {
+                calls = samples.len();
+                assert!(samples.iter().all(|took| (0.0..5.0).contains(&took.into_inner())));
+            }
+            DebugValue::Histogram(samples) if name.as_str() == "lock_store_request_commands" => {
+                assert!(samples.iter().all(|commands| commands.into_inner() >= 1.0));
+            }
+            DebugValue::Gauge(level) => assert_eq!(level.into_inner(), 0.0, "{name:?}"),
+            DebugValue::Histogram(_) => {}
+        }
+    }
+    assert_eq!(seen["lock_hand_offs_total report store"], 1, "{seen:?}");
+    assert_eq!(seen["lock_acquisitions_total report acquired"], 2, "{seen:?}");
+    assert_eq!(seen["lock_store_connections_total "], 2, "{seen:?}");
+    // At least two claims of the waiter, one of the holder, and two releases.
+    assert!(calls >= 5, "{calls} calls");
+}
