@@ -63,7 +63,7 @@ lint: ## Formatting, clippy with each feature, imports, layers and wording
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- --deny warnings
 	$(CARGO) clippy --package lock-core --no-default-features -- --deny warnings
-	@for feature in macros redis redis-tls serde test-util uuid; do \
+	@for feature in macros metrics redis redis-tls serde test-util uuid; do \
 		echo "lock-core, feature $$feature alone"; \
 		$(CARGO) clippy --package lock-core --no-default-features --features $$feature -- --deny warnings || exit 1; \
 	done

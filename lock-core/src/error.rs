@@ -310,7 +310,7 @@ impl Error {
 
 /// What holds a lock for ever is no lease.
 const NO_EXPIRY: &str = "the lock is held by a value without an expiry, which no client of this \
-                         library writes: delete it, or give it an expiry (PEXPIRE)";
+                         library writes: delete it, or give it an expiry";
 
 fn busy_for(left: Duration) -> ErrorKind {
     ErrorKind::Busy { retry_after: left.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER) }

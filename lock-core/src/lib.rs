@@ -84,7 +84,8 @@
 //!
 //! This crate needs a tokio runtime with timers and, for Redis, I/O (`enable_all`). Elsewhere its
 //! futures return [`NoRuntime`](ErrorKind::NoRuntime) instead of a panic. To find out, it makes a
-//! timer and catches tokio's panic, which the program's panic hook reports once.
+//! timer or a socket and catches tokio's panic, which the program's panic hook reports, once for
+//! each thread and runtime.
 //! Renewals and the releases of dropped guards are done by two tasks on the runtime where the
 //! client is first used; the connection of a store runs where it was dialled. A body that blocks
 //! its thread can delay them, and always does on a `current_thread` runtime, for the other runtimes

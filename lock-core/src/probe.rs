@@ -13,6 +13,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::LocalKey;
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Id};
@@ -29,9 +30,29 @@ pub(crate) enum Unfit {
     PausedClock,
 }
 
+/// The last runtime that was probed on a thread, and what was found. tokio counts the ids up.
+type Probed = Cell<Option<(Id, bool)>>;
+
 thread_local! {
-    /// The last runtime that was probed here, and whether it has timers. tokio counts the ids up.
-    static PROBED: Cell<Option<(Id, bool)>> = const { Cell::new(None) };
+    static TIMERS: Probed = const { Cell::new(None) };
+    #[cfg(feature = "redis")]
+    static IO: Probed = const { Cell::new(None) };
+}
+
+/// Whether `probe` goes well on `runtime`. Tried once for each runtime and thread that asks.
+fn goes_well(known: &'static LocalKey<Probed>, runtime: &Handle, probe: impl FnOnce()) -> bool {
+    match known.get() {
+        Some((last, went_well)) if last == runtime.id() => went_well,
+        _ => {
+            let _entered = runtime.enter();
+            let went_well = !panics(probe);
+            // A thread that panics does not probe.
+            if !std::thread::panicking() {
+                known.set(Some((runtime.id(), went_well)));
+            }
+            went_well
+        }
+    }
 }
 
 /// Whether a runtime that is given for background tasks has timers, and a clock that runs.
@@ -41,33 +62,22 @@ pub(crate) fn given(runtime: &Handle) -> Result<(), Unfit> {
     clock(runtime)
 }
 
-/// Whether `runtime` has timers. Probed once for each runtime and thread that asks.
+/// Whether `runtime` has timers.
 pub(crate) fn timers(runtime: &Handle) -> Result<(), Unfit> {
-    let id = runtime.id();
-    let has_timers = match PROBED.get() {
-        Some((last, has_timers)) if last == id => has_timers,
-        _ => {
-            let _entered = runtime.enter();
-            !panics(|| drop(tokio::time::sleep(Duration::ZERO)))
-        }
-    };
-    // A thread that panics does not probe.
-    if !std::thread::panicking() {
-        PROBED.set(Some((id, has_timers)));
-    }
+    let has_timers = goes_well(&TIMERS, runtime, || drop(tokio::time::sleep(Duration::ZERO)));
     if has_timers { Ok(()) } else { Err(Unfit::NoTimers) }
 }
 
-/// Whether `runtime` has I/O. Probed at each call, before a dial, which costs far more.
+/// Whether `runtime` has I/O.
 #[cfg(feature = "redis")]
 pub(crate) fn io(runtime: &Handle) -> Result<(), Unfit> {
-    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0));
-    let socket = socket.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
-    // Without a socket to try, the dial will tell what is wrong.
-    let Ok(socket) = socket else { return Ok(()) };
-    let _entered = runtime.enter();
-    let has_none = panics(|| drop(tokio::net::UdpSocket::from_std(socket)));
-    if has_none { Err(Unfit::NoIo) } else { Ok(()) }
+    let has_io = goes_well(&IO, runtime, || {
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0));
+        let socket = socket.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        // Without a socket to try, the dial will tell what is wrong.
+        drop(socket.map(tokio::net::UdpSocket::from_std));
+    });
+    if has_io { Ok(()) } else { Err(Unfit::NoIo) }
 }
 
 /// Whether the caller runs in a runtime that has timers.
@@ -104,7 +114,8 @@ fn is_paused() -> bool {
     while tokio::time::Instant::now() == first {
         let since = since.get_or_insert_with(std::time::Instant::now);
         if since.elapsed() > STANDSTILL {
-            return true;
+            // Not if this thread was preempted in between.
+            return tokio::time::Instant::now() == first;
         }
     }
     false

@@ -14,6 +14,7 @@ use crate::options::{LockOptions, ResolvedOptions};
 use crate::registry::{Registry, Releaser};
 use crate::runtime::{self, EnterGuard};
 use crate::store::{ClientId, Name, Store};
+use crate::time::Instant;
 use crate::tracker::Tracker;
 
 /// Of more locks than these it is not logged that they have a value without an expiry.
@@ -36,8 +37,8 @@ pub(crate) struct ClientState {
     /// Counts acquisitions under way and leases that are held, each from before its first command
     /// until its release is pending.
     pub(crate) held: Arc<Tracker>,
-    /// Whether the client has begun to drain, for those that wait for it.
-    draining: watch::Sender<bool>,
+    /// When the client began to drain, for those that wait for it.
+    draining: watch::Sender<Option<Instant>>,
     pub(crate) metrics: LockMetricsByLabel,
     /// The locks whose value without an expiry was logged.
     without_expiry: Mutex<HashSet<Name>>,
@@ -67,7 +68,7 @@ impl ClientState {
             renewer: Arc::default(),
             releaser,
             held: Arc::default(),
-            draining: watch::Sender::new(false),
+            draining: watch::Sender::new(None),
             metrics: LockMetricsByLabel::new(),
             without_expiry: Mutex::default(),
             renewing: BackgroundTask::new(runtime.clone()),
@@ -78,7 +79,11 @@ impl ClientState {
     /// Rejects all tasks that wait, and all newcomers, and tells those that asked.
     pub(crate) fn begin_drain(&self) {
         self.registry.drain();
-        self.draining.send_replace(true);
+        self.draining.send_if_modified(|began| {
+            let is_first = began.is_none();
+            began.get_or_insert_with(Instant::now);
+            is_first
+        });
     }
 
     /// Logs that the lock of `name` has a value without an expiry, once for each.
@@ -94,11 +99,12 @@ impl ClientState {
         );
     }
 
-    /// Waits until the client begins to drain.
-    pub(crate) async fn draining(self: Arc<Self>) {
+    /// Waits until the client begins to drain, and returns when it began.
+    pub(crate) async fn draining(self: Arc<Self>) -> Instant {
         let mut draining = self.draining.subscribe();
         // The sender lives as long as `self`.
-        drop(draining.wait_for(|draining| *draining).await);
+        let began = draining.wait_for(Option::is_some).await.ok().and_then(|began| *began);
+        began.unwrap_or_else(Instant::now)
     }
 
     /// Starts the background tasks unless they run. An error outside a runtime: the caller needs

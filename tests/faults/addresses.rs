@@ -128,3 +128,19 @@ async fn a_look_up_that_fails_is_named() {
     let error = unknown.connect().await.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("`redis.invalid`"), "{error}");
 }
+
+/// What a server says is not hidden by an address at which there is none.
+#[tokio::test]
+async fn the_words_of_a_server_are_reported_before_a_closed_address() {
+    let server = RedisServer::builder().password("secret").start();
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
+    for addresses in [[address(server.port()), closed], [closed, address(server.port())]] {
+        let error = store(&addresses).connect().await.unwrap_err();
+        assert!(error.to_string().contains("user name or password"), "{error}");
+        let client = store(&addresses).connect_lazy().unwrap();
+        let client = LockClient::builder(client).build().unwrap();
+        let lock = client.mutex("k").wait_forever().lock();
+        let (refused, _) = within("an answer", ms(5_000), lock).await;
+        assert!(refused.unwrap_err().is_unavailable());
+    }
+}

@@ -71,8 +71,8 @@ async fn an_expired_lock_is_found_within_a_second_behind_many_dead_waiters() {
     eventually("the lock expires", ms(5_000), || !server.has("lock:k")).await;
     let start = Instant::now();
     let (guard, _) = within("the lock", ms(10_000), waiter).await;
-    // A claim a second, and what a busy machine adds.
-    assert!(start.elapsed() < ms(1_500), "{:?}", start.elapsed());
+    // A claim a second, and what a busy machine adds. It was up to 2.8 s.
+    assert!(start.elapsed() < ms(2_000), "{:?}", start.elapsed());
     drop(guard);
 }
 
@@ -110,4 +110,43 @@ async fn a_member_gets_the_lock_for_the_time_of_a_claim_at_most() {
     guard.release().await.unwrap();
     assert_eq!(server.get("lock:k"), Some(token(1)));
     assert!((1..=3_000).contains(&server.pttl("lock:k")), "{}", server.pttl("lock:k"));
+}
+
+/// Turns so short that no claim finds its token at the head of the queue: both sets of the queue are
+/// kept all the same, so no waiter is forgotten.
+#[tokio::test]
+async fn both_sets_of_a_queue_are_kept_while_turns_are_short() {
+    let server = RedisServer::start();
+    let (one, two, three) =
+        (client(&server.url()).await, client(&server.url()).await, client(&server.url()).await);
+    let guard = one.mutex("k").lock().await.unwrap();
+    let second = waiter_behind(&server, &two, 0).await;
+    let _: i64 = server.cli("PEXPIRE lock:{0}:a:k 60000");
+    let third = waiter_behind(&server, &three, 1).await;
+    for set in ["q", "a"] {
+        let left = server.pttl(&format!("lock:{{0}}:{set}:k"));
+        assert!(left > 100_000, "the set {set} is kept for {left} ms more");
+    }
+    guard.release().await.unwrap();
+    for waiter in [second, third] {
+        let (guard, took) = within("the lock", ms(5_000), waiter).await;
+        assert!(took < AT_ONCE, "{took:?}");
+        guard.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+/// A member that would get the lock for no time is no claim, and does not disturb one.
+#[tokio::test]
+async fn a_member_without_a_time_is_no_claim() {
+    let server = RedisServer::start();
+    let (holder, other) = (client(&server.url()).await, client(&server.url()).await);
+    let guard = holder.mutex("k").lock().await.unwrap();
+    put(&server, [format!("{}:0:~x", token(1))].into_iter());
+    let waiter = tokio::spawn(other.mutex("k").with_wait(ms(60_000)).lock());
+    eventually("the rubbish is gone", ms(5_000), || {
+        server.queued("k") == 1 && !server.queue("k")[0].contains(":0:")
+    })
+    .await;
+    guard.release().await.unwrap();
+    within("the lock", ms(5_000), waiter).await.0.unwrap().unwrap().release().await.unwrap();
 }

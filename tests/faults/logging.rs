@@ -107,7 +107,7 @@ async fn a_lock_without_an_expiry_is_logged_once_with_the_remedy() {
     assert!(mutex.try_lock().await.unwrap().is_none());
     for wait in [ms(100), ms(150)] {
         let error = mutex.clone().with_wait(wait).lock().await.unwrap_err();
-        assert!(error.is_busy() && error.to_string().contains("PEXPIRE"), "{error:?}");
+        assert!(error.is_busy() && error.to_string().contains("give it an expiry"), "{error:?}");
     }
     let waiter = tokio::spawn(mutex.wait_forever().lock());
     eventually("it is queued", ms(5_000), || server.queued("nightly-report") == 1).await;

@@ -50,8 +50,9 @@ impl LockClientBuilder {
     }
 
     /// Runs there what outlives a call: renewals, releases of dropped guards, and the connection of
-    /// the store, which is dialled anew if it was made elsewhere. If that runtime shuts down, locks
-    /// cannot be taken any more ([`NoRuntime`](crate::ErrorKind::NoRuntime)).
+    /// the store, which is dialled anew if it was made elsewhere. A store that several clients share
+    /// follows the last of them that was given a runtime. If that runtime shuts down, locks cannot
+    /// be taken any more ([`NoRuntime`](crate::ErrorKind::NoRuntime)).
     ///
     /// Default: renewals and releases on the runtime of the client's first use, the connection on
     /// that of the caller that dials, or on the `multi_thread` runtime of the connection before.
@@ -112,11 +113,12 @@ impl LockClientBuilder {
             ConfigError::new("client", "cannot be named: the operating system gives no randomness")
         })?;
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        if let Some(runtime) = &runtime {
-            probe::given(runtime)?;
-            store.run_on(runtime);
-        }
+        runtime.as_ref().map_or(Ok(()), probe::given)?;
+        let given = runtime.clone();
         let state = ClientState::new(id, client_id, store, namespace.into(), defaults, runtime)?;
+        if let Some(runtime) = &given {
+            state.store.run_on(runtime);
+        }
         tracing::info!(
             target: "lock_core", client = %client_id, name,
             host = %gethostname::gethostname().to_string_lossy(), process = std::process::id(),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+
 use super::LockClient;
 use crate::error::LostReason;
 use crate::state::ClientState;
@@ -76,7 +78,7 @@ impl LockClient {
     ///
     /// Dropping the future changes nothing.
     pub fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
-        ClientState::draining(Arc::clone(&self.0))
+        ClientState::draining(Arc::clone(&self.0)).map(drop)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::state::ClientState;
 use crate::store::{ClientId, Inspect, LockRecord, Name, Owner, StoreHealth};
 
 /// What the store knew of a lock when [`LockClient::inspect`] asked.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Who has it; `None`: it is free.
@@ -29,7 +29,7 @@ pub struct LockInfo {
 }
 
 /// Who has a lock.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OwnerInfo {
     /// The client, as its log and its [`id`](LockClient::id) name it. `None` if the value was set
@@ -45,7 +45,7 @@ pub struct OwnerInfo {
 }
 
 /// A lock that is taken, and what the store knew of it.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LockEntry {
     /// The key, without the namespace.

@@ -6,15 +6,16 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::LockClient;
 use super::drain::Drained;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
+use crate::runtime;
 use crate::state::ClientState;
-use crate::time::{Instant, timeout_at};
+use crate::time::timeout_at;
 
 /// A shutdown that [`LockClient::shutdown_on`] arranged.
 #[must_use = "await `finish` or `drained`, or the process ends before its locks are released"]
@@ -32,7 +33,7 @@ impl LockClient {
     ///
     /// A server that shuts down gracefully waits for its requests, and they may wait for locks. The
     /// drain must therefore begin with the signal and not after the server: tasks that wait for a
-    /// lock get [`Draining`](ErrorKind::Draining) at once, holders have four fifths of `limit`, and
+    /// lock get [`Draining`](crate::ErrorKind::Draining) at once, holders have four fifths of `limit`, and
     /// after `limit` nothing is waited for. The rest is as for [`drain`](Self::drain).
     ///
     /// With axum:
@@ -56,13 +57,13 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime.
+    /// [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime with timers.
     pub fn shutdown_on(
         &self,
         signal: impl Future<Output = ()> + Send + 'static,
         limit: Duration,
     ) -> Result<Shutdown, Error> {
-        let runtime = Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))?;
+        let runtime = runtime::current()?;
         let (state, begin) = (Arc::clone(&self.0), Arc::new(Notify::new()));
         let drain = drain_on(Arc::downgrade(&state), signal, Arc::clone(&begin), limit);
         let drain = runtime.spawn(drain);
@@ -90,7 +91,7 @@ async fn drain_on(
 impl Shutdown {
     /// Ready when the client begins to drain: the moment for a server to stop accepting.
     pub fn started(&self) -> impl Future<Output = ()> + Send + use<> {
-        ClientState::draining(Arc::clone(&self.state))
+        ClientState::draining(Arc::clone(&self.state)).map(drop)
     }
 
     /// Runs `server` until it has ended, but no longer than the limit after the signal, and waits
@@ -107,9 +108,8 @@ impl Shutdown {
         let served = tokio::select! {
             biased;
             served = &mut server => Some(served),
-            () = self.started() => {
-                let end = Instant::now().saturating_add(self.limit);
-                timeout_at(end, server).await.ok()
+            began = ClientState::draining(Arc::clone(&self.state)) => {
+                timeout_at(began.saturating_add(self.limit), server).await.ok()
             }
         };
         self.begin.notify_one();

@@ -230,6 +230,9 @@ impl<T> InProgress<'_, T> {
                     earlier = Some(error);
                 }
                 Attempt::Failed(error) => {
+                    if error.is_permanent() {
+                        self.done();
+                    }
                     return Err(match earlier {
                         Some(earlier) => error.after(&earlier),
                         None => error,
@@ -261,8 +264,9 @@ impl<T> InProgress<'_, T> {
                             "release not confirmed; trying again"
                         );
                     }
-                    let is_refused = !error.is_store_failure()
-                        || error.is_permanent() && pending.attempts >= AWAITED_ATTEMPTS;
+                    let may_pass = error.is_store_failure() || error.kind() == ErrorKind::NoRuntime;
+                    let is_refused =
+                        !may_pass || error.is_permanent() && pending.attempts >= AWAITED_ATTEMPTS;
                     if is_refused || Instant::now() >= pending.hopeless_at {
                         tracing::warn!(
                             target: "lock_core", key = pending.label, held = pending.was_held,

@@ -6,6 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+
 use super::inner::LeaseInner;
 use super::watch::LostWatch;
 use crate::error::{Error, ErrorKind, LostReason};
@@ -80,7 +82,7 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
-        ClientState::draining(Arc::clone(&self.0.client))
+        ClientState::draining(Arc::clone(&self.0.client)).map(drop)
     }
 
     /// Makes the lease last for `ttl` from now, less the margin, or until `max_hold`; one round

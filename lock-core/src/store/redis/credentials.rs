@@ -27,8 +27,8 @@ impl Credentials {
     }
 
     /// The settings with these credentials in place of those of the URL.
-    pub(super) fn apply(self, settings: RedisConnectionInfo) -> RedisConnectionInfo {
-        let settings = settings.set_password(self.password);
+    pub(super) fn apply(&self, settings: RedisConnectionInfo) -> RedisConnectionInfo {
+        let settings = settings.set_password(&self.password);
         settings.set_username(self.user.as_deref().unwrap_or("default"))
     }
 }

@@ -55,8 +55,8 @@ local function queued(lock, queue, token, ttl, member)
     line.skip_foreign()
     place = redis.call('ZRANK', queue, member)
   end
-  -- The head claims often enough to keep the queue alive, and each queue begins with a head.
-  if place == 0 then
+  -- Both sets are kept together. Where turns are short, no claim finds its token at the head.
+  if is_new or place == 0 then
     redis.call('PEXPIRE', queue, QUEUE_MS)
     redis.call('PEXPIRE', line.alive, QUEUE_MS)
   end

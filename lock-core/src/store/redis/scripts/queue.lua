@@ -58,6 +58,7 @@ local function line_of(lock, queue)
       redis.call('ZREM', queue, unpack(gone))
       redis.call('ZREM', line.alive, unpack(gone))
     end
+    return #gone
   end
 
   function line.leave(member)
@@ -69,7 +70,9 @@ local function line_of(lock, queue)
   -- such.
   local function read(member)
     local token, claim, sign, inbox = string.match(member, '^([^:]+):(%d+):([=~])(.*)$')
-    if token and string.find(token, TOKEN) then return token, claim, sign, inbox end
+    if token and string.find(token, TOKEN) and tonumber(claim) > 0 then
+      return token, claim, sign, inbox
+    end
   end
 
   -- Removes what is no claim from the front of the queue.
@@ -92,7 +95,7 @@ local function line_of(lock, queue)
   -- releasing client before the grant, so that the new holder is flushed first: all other waiters
   -- wait for it. Only speed depends on this.
   function line.hand_off(own)
-    line.forget_expired(256)
+    repeat until line.forget_expired(256) < 256
     -- Inboxes without a subscriber: the waiters of a process share one.
     local fence, unsubscribed = nil, {}
     for _ = 1, MOST_SKIPPED do

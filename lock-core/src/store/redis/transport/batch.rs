@@ -183,23 +183,10 @@ impl Batcher {
     async fn send(&self, mut batch: Vec<QueuedCommand>) -> bool {
         let sent = Instant::now();
         match self.eval(&mut batch, None).await {
-            Ok((us, values)) => {
-                for (queued, value) in batch.into_iter().zip(values) {
-                    let QueuedCommand { reply, unanswered, .. } = queued;
-                    drop(unanswered);
-                    // Fails if the caller is gone, which needs no reply.
-                    drop(reply.send(Reply::new(us, value)));
-                }
-            }
             Err(fault) if batch.len() > 1 && fault.is_about_one_key() => {
                 self.send_each(batch).await;
             }
-            Err(fault) => {
-                for QueuedCommand { reply, unanswered, .. } in batch {
-                    drop(unanswered);
-                    drop(reply.send(Err(fault.clone())));
-                }
-            }
+            replies => pass_on(batch, replies),
         }
         let took = Instant::now().saturating_since(sent);
         took < self.link.timeouts().request / QUICK
@@ -208,19 +195,16 @@ impl Batcher {
     /// Sends the commands of a batch that was refused for the key of one of them, each alone, so
     /// that only the one concerned is refused.
     async fn send_each(&self, batch: Vec<QueuedCommand>) {
-        let waited_for = batch.into_iter().filter(|queued| !queued.reply.is_closed());
-        let calls = waited_for.map(|QueuedCommand { command, reply, unanswered }| async move {
-            let answer = self.eval_one(command, None).await;
-            drop(unanswered);
-            drop(reply.send(answer));
+        let calls = batch.into_iter().map(|queued| async move {
+            if queued.reply.is_closed() {
+                return;
+            }
+            let mut alone = vec![queued];
+            let replies = self.eval(&mut alone, None).await;
+            pass_on(alone, replies);
         });
-        join_all(calls).await;
-    }
-
-    /// Sends `command` alone.
-    async fn eval_one(&self, mut command: Command, until: Option<Instant>) -> Result<Reply, Fault> {
-        let (us, mut values) = self.eval(&mut command, until).await?;
-        values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value))
+        // All are written by the first poll: what a caller sends when it is gone comes behind.
+        tokio::task::unconstrained(join_all(calls)).await;
     }
 
     /// Runs the script of `batch` by its digest, and by its text if the server does not know it.
@@ -336,10 +320,24 @@ impl Drop for Unanswered {
 
 async fn execute_alone(
     unanswered: Unanswered,
-    command: Command,
+    mut command: Command,
     until: Option<Instant>,
 ) -> Result<Reply, Fault> {
-    unanswered.0.eval_one(command, until).await
+    let (us, mut values) = unanswered.0.eval(&mut command, until).await?;
+    values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value))
+}
+
+/// Gives each command of a batch its reply.
+fn pass_on(batch: Vec<QueuedCommand>, replies: Result<(u64, Vec<Value>), Fault>) {
+    let (us, values) = match replies {
+        Ok((us, values)) => (us, values.into_iter().map(Ok).collect()),
+        Err(fault) => (0, vec![Err(fault); batch.len()]),
+    };
+    for (QueuedCommand { reply, unanswered, .. }, value) in batch.into_iter().zip(values) {
+        drop(unanswered);
+        // Fails if the caller is gone, which needs no reply.
+        drop(reply.send(value.and_then(|value| Reply::new(us, value))));
+    }
 }
 
 /// Commands that share a call.

@@ -247,22 +247,22 @@ impl Connection {
                 current.silences += 1;
                 current.silences >= MAX_SILENCES
             }
-            Health::Broken => true,
-            Health::Misplaced => {
-                current.misplaced += 1;
-                self.dialer.leave_address();
-                // The first dial follows at once: the name may lead elsewhere by now.
-                if current.misplaced > 1 {
-                    self.dialer.hold_off(current.misplaced - 2);
-                }
-                true
-            }
+            Health::Broken | Health::Misplaced => true,
             Health::Unknown => false,
         };
         if !is_lost {
             return;
         }
         let Some(live) = current.live.take() else { return };
+        if health == Health::Misplaced {
+            // Once for each connection, however many calls it refused.
+            current.misplaced += 1;
+            self.dialer.leave_address();
+            // The first dial follows at once: the name may lead elsewhere by now.
+            if current.misplaced > 1 {
+                self.dialer.hold_off(current.misplaced - 2);
+            }
+        }
         drop(current);
         let why = match health {
             Health::Silent => Some("no replies on this connection: dialling a new one"),

@@ -10,12 +10,12 @@ use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError,
-    RedisFuture,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisFuture,
+    RedisResult,
 };
 
 use crate::error::Error;
-use crate::store::redis::credentials::CredentialsProvider;
+use crate::store::redis::credentials::{Credentials, CredentialsProvider};
 
 #[cfg(feature = "test-util")]
 pub use self::supplied::{Connector, Socket};
@@ -126,15 +126,24 @@ impl Endpoint {
         }
     }
 
+    /// What the application gives for the next connection; `None`: what the URL says is used.
+    pub(super) async fn credentials(&self) -> Result<Option<Credentials>, Error> {
+        match &self.credentials {
+            Some(provider) => provider.ask().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Opens a connection for commands, at `address` if the name was looked up.
     pub(super) async fn connect(
         &self,
         resp3: bool,
         address: Option<SocketAddr>,
+        credentials: Option<&Credentials>,
         config: AsyncConnectionConfig,
-    ) -> Result<Wire, DialError> {
+    ) -> RedisResult<Wire> {
         let protocol = if resp3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 };
-        let client = self.client(protocol, None).await?;
+        let client = self.client(protocol, None, credentials)?;
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
             let (connection, driver) = supplied::connect(&**supplier, &client, &config).await?;
@@ -153,49 +162,39 @@ impl Endpoint {
         })
     }
 
-    /// Opens a connection that only listens, at `address` if the name was looked up.
-    pub(super) async fn pubsub(&self, address: Option<SocketAddr>) -> Result<PubSub, DialError> {
-        let client = self.client(ProtocolVersion::RESP2, address).await?;
+    /// Opens a connection that only listens, at `address` if the name was looked up. With TLS,
+    /// redis-rs looks the name up by itself.
+    pub(super) async fn pubsub(
+        &self,
+        address: Option<SocketAddr>,
+        credentials: Option<&Credentials>,
+    ) -> RedisResult<PubSub> {
+        let client = self.client(ProtocolVersion::RESP2, address, credentials)?;
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            return Ok(supplied::pubsub(&**supplier, &client).await?);
+            return supplied::pubsub(&**supplier, &client).await;
         }
-        Ok(client.get_async_pubsub().await?)
+        client.get_async_pubsub().await
     }
 
-    /// A client with the credentials of the moment. At `address`, if there is no certificate that
-    /// is for the name.
-    async fn client(
+    /// A client at `address`, if there is no certificate that is for the name.
+    fn client(
         &self,
         protocol: ProtocolVersion,
         address: Option<SocketAddr>,
-    ) -> Result<Client, DialError> {
+        credentials: Option<&Credentials>,
+    ) -> RedisResult<Client> {
         // Without `CLIENT SETINFO`: a user without that permission would fill the `ACL LOG`.
         let mut settings =
             self.info.redis_settings().clone().set_protocol(protocol).set_skip_set_lib_name();
-        if let Some(provider) = &self.credentials {
-            let credentials = provider.ask().await.map_err(DialError::Credentials)?;
+        if let Some(credentials) = credentials {
             settings = credentials.apply(settings);
         }
         let mut info = self.info.clone().set_redis_settings(settings);
         if let (Some(address), ConnectionAddr::Tcp(..)) = (address, self.info.addr()) {
             info = info.set_addr(ConnectionAddr::Tcp(address.ip().to_string(), address.port()));
         }
-        Ok(Client::open(info)?)
-    }
-}
-
-/// Why a connection could not be opened.
-pub(super) enum DialError {
-    /// What redis-rs says.
-    Redis(RedisError),
-    /// The application gave no credentials.
-    Credentials(Error),
-}
-
-impl From<RedisError> for DialError {
-    fn from(error: RedisError) -> Self {
-        Self::Redis(error)
+        Client::open(info)
     }
 }
 

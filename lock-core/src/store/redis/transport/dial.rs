@@ -13,11 +13,12 @@ use redis::{AsyncConnectionConfig, PushInfo, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 
 use super::clock::ServerClock;
-use super::connector::{DialError, Endpoint, Wire};
+use super::connector::{Endpoint, Wire};
 use crate::backoff::Backoff;
 use crate::error::{Error, ErrorKind};
 use crate::metrics;
 use crate::probe;
+use crate::store::redis::credentials::Credentials;
 use crate::store::redis::error::{Fault, UnusableServer, discreet, is_about_password};
 use crate::store::redis::info::Info;
 use crate::time::{Instant, Late, timeout_at};
@@ -91,6 +92,14 @@ impl Failures {
         let retry_at = Instant::now().saturating_add(self.backoff.next_pause());
         self.last = Some(Failure { error, retry_at });
     }
+}
+
+/// Where, as whom, and until when to try a connection.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    address: Option<SocketAddr>,
+    credentials: Option<&'a Credentials>,
+    limit: Instant,
 }
 
 /// Takes what the server pushes on a connection.
@@ -183,13 +192,11 @@ impl Dialer {
     }
 
     /// Opens a connection that only listens, at the address of the other connection: another server
-    /// publishes no grants of this one.
+    /// publishes no grants of this one. With TLS and several addresses that is not certain.
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
         let current = self.addresses().current;
-        self.endpoint.pubsub(current).await.map_err(|error| match error {
-            DialError::Redis(error) => error,
-            DialError::Credentials(error) => io::Error::other(error).into(),
-        })
+        let credentials = self.endpoint.credentials().await.map_err(io::Error::other)?;
+        self.endpoint.pubsub(current, credentials.as_ref()).await
     }
 
     /// Dials the addresses of the server one after another, until one of them is good. Each has its
@@ -202,25 +209,46 @@ impl Dialer {
     ) -> Result<Dialled, Error> {
         let limit = Instant::now().saturating_add(self.timeout);
         let mut found = self.look_up(limit).await?.into_iter().map(Some).take(MOST_TRIED);
-        let mut address = found.next().flatten();
+        let credentials = self.credentials(limit).await?;
+        let (mut address, mut told) = (found.next().flatten(), None::<Error>);
         loop {
             let others = u32::try_from(found.len()).unwrap_or(u32::MAX);
             let share = limit.remaining() / others.saturating_add(1);
-            let until = Instant::now().saturating_add(share);
-            let on_push = Arc::clone(&on_push);
-            let dialled = self.dial_at(address, until, clock, generation, on_push).await;
-            if dialled.is_ok() {
-                self.addresses().succeed(address);
-                return dialled;
-            }
+            let target = Target {
+                address,
+                credentials: credentials.as_ref(),
+                limit: Instant::now().saturating_add(share),
+            };
+            let dialled = self.dial_at(target, clock, generation, Arc::clone(&on_push)).await;
+            let error = match dialled {
+                Ok(dialled) => {
+                    self.addresses().succeed(address);
+                    return Ok(dialled);
+                }
+                Err(error) => error,
+            };
             if let Some(address) = address {
                 self.addresses().fail(address);
             }
-            match found.next() {
-                Some(next) => address = next,
-                None => return dialled,
+            // What a server said is worth more than that there is none at another address.
+            if !told.as_ref().is_some_and(is_by_a_server) {
+                told = Some(error);
+            }
+            match (found.next(), told) {
+                (Some(next), before) => (address, told) = (next, before),
+                (None, Some(error)) => return Err(error),
+                (None, None) => return Err(self.no_connection(timed_out())),
             }
         }
+    }
+
+    /// What the application gives for this dial.
+    async fn credentials(&self, limit: Instant) -> Result<Option<Credentials>, Error> {
+        let limit = Instant::now().saturating_add(limit.remaining() / 4 * 3);
+        timeout_at(limit, self.endpoint.credentials()).await.unwrap_or_else(|Late| {
+            let what = "the application gave no credentials in time";
+            Err(Error::unavailable(what, timed_out()))
+        })
     }
 
     /// The addresses of the server in the order in which to try them; none if it has no name.
@@ -243,13 +271,13 @@ impl Dialer {
 
     async fn dial_at(
         &self,
-        address: Option<SocketAddr>,
-        limit: Instant,
+        target: Target<'_>,
         clock: &ServerClock,
         generation: u64,
         on_push: OnPush,
     ) -> Result<Dialled, Error> {
-        let (wire, resp3) = self.handshake(address, on_push, limit).await?;
+        let limit = target.limit;
+        let (wire, resp3) = self.handshake(target, on_push).await?;
         // Claims carry the server's time, so it must be known before the first of them.
         let sent = Instant::now();
         let ask = async |command| {
@@ -315,7 +343,7 @@ impl Dialer {
         let label = &self.label;
         if let Some(kind) = info.other_kind() {
             let what = format!("{label} is {kind}: connect to a single server");
-            return Err(Error::unavailable(what, UnusableServer(kind)));
+            return Err(Error::unavailable(what, UnusableServer(kind)).permanent());
         }
         let what = if info.is_replica() {
             format!("{label} is a replica: connect to the primary")
@@ -328,22 +356,17 @@ impl Dialer {
     }
 
     /// Connects by RESP3, or by RESP2 where that is refused.
-    async fn handshake(
-        &self,
-        address: Option<SocketAddr>,
-        on_push: OnPush,
-        limit: Instant,
-    ) -> Result<(Wire, bool), Error> {
+    async fn handshake(&self, target: Target<'_>, on_push: OnPush) -> Result<(Wire, bool), Error> {
         if !self.resp3_refused.load(Ordering::Acquire) {
             let config = self.config().set_push_sender(move |push| {
                 on_push(push);
                 Ok::<_, Infallible>(())
             });
-            match self.connect(true, address, config, limit).await? {
+            match self.connect(true, target, config).await? {
                 Ok(wire) => return Ok((wire, true)),
                 // Some servers close a connection on which RESP3 is requested.
                 Err(error) if error.is_io_error() && is_closed(&error) => {
-                    let wire = self.connect(false, address, self.config(), limit).await?;
+                    let wire = self.connect(false, target, self.config()).await?;
                     return wire.map(|wire| (wire, false)).map_err(|second| {
                         // The server's own words say more than that it closed the connection.
                         let says_why = !second.is_io_error();
@@ -357,7 +380,7 @@ impl Dialer {
                 Err(_) => {}
             }
         }
-        let wire = self.connect(false, address, self.config(), limit).await?;
+        let wire = self.connect(false, target, self.config()).await?;
         let wire = wire.map_err(|error| self.no_connection(error))?;
         if !self.resp3_refused.swap(true, Ordering::AcqRel) {
             tracing::debug!(
@@ -379,16 +402,12 @@ impl Dialer {
     async fn connect(
         &self,
         resp3: bool,
-        address: Option<SocketAddr>,
+        Target { address, credentials, limit }: Target<'_>,
         config: AsyncConnectionConfig,
-        limit: Instant,
     ) -> Result<RedisResult<Wire>, Error> {
-        match timeout_at(limit, self.endpoint.connect(resp3, address, config)).await {
-            Ok(Ok(wire)) => Ok(Ok(wire)),
-            Ok(Err(DialError::Redis(error))) => Ok(Err(error)),
-            Ok(Err(DialError::Credentials(error))) => Err(error),
-            Err(Late) => Err(self.no_connection(timed_out())),
-        }
+        timeout_at(limit, self.endpoint.connect(resp3, address, credentials, config))
+            .await
+            .map_err(|Late| self.no_connection(timed_out()))
     }
 
     fn no_connection(&self, error: impl Into<RedisError>) -> Error {
@@ -408,6 +427,14 @@ impl Dialer {
         // Nothing that holds this lock panics.
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a server said this, rather than that there is none.
+fn is_by_a_server(error: &Error) -> bool {
+    error.cause().is_some_and(|cause| {
+        cause.is::<UnusableServer>()
+            || cause.downcast_ref().is_some_and(|error: &RedisError| !error.is_io_error())
+    })
 }
 
 /// Whether the connection was open before it failed.
