@@ -75,7 +75,9 @@ pub(crate) fn io(runtime: &Handle) -> Result<(), Unfit> {
         let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::LOCALHOST, 0));
         let socket = socket.and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
         // Without a socket to try, the dial will tell what is wrong.
-        drop(socket.map(tokio::net::UdpSocket::from_std));
+        if let Ok(socket) = socket {
+            drop(tokio::net::UdpSocket::from_std(socket));
+        }
     });
     if has_io { Ok(()) } else { Err(Unfit::NoIo) }
 }

@@ -90,7 +90,7 @@ async fn every_step_of_a_lock_is_counted_under_its_label() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_the_store_are_told_from_busy_locks() {
+async fn failures_of_the_store_are_not_counted_as_busy() {
     let recorder = DebuggingRecorder::new();
     let mut seen = Seen::of(&recorder);
     let _installed = set_default_local_recorder(&recorder);

@@ -112,8 +112,8 @@ async fn a_member_gets_the_lock_for_the_time_of_a_claim_at_most() {
     assert!((1..=3_000).contains(&server.pttl("lock:k")), "{}", server.pttl("lock:k"));
 }
 
-/// Turns so short that no claim finds its token at the head of the queue: both sets of the queue are
-/// kept all the same, so no waiter is forgotten.
+/// Turns so short that no claim finds its token at the head of the queue: both sets of the queue
+/// are kept all the same, so no waiter is forgotten.
 #[tokio::test]
 async fn both_sets_of_a_queue_are_kept_while_turns_are_short() {
     let server = RedisServer::start();

@@ -38,7 +38,7 @@ async fn value_of_a_lock_leads_to_host_process_and_client() {
 async fn inspection_tells_owner_waiters_and_foreign_values() {
     let server = RedisServer::start();
     let (one, two) = (client(&server.url()).await, client(&server.url()).await);
-    assert_eq!(one.inspect("k").await.unwrap().owner, None);
+    assert!(one.inspect("k").await.unwrap().owner.is_none());
 
     let guard = one.mutex("k").lock().await.unwrap();
     let waiter = tokio::spawn(two.mutex("k").wait_forever().lock());
@@ -58,8 +58,9 @@ async fn inspection_tells_owner_waiters_and_foreign_values() {
     let () = server.cli("SET lock:k maintenance");
     let owner = one.inspect("k").await.unwrap().owner.unwrap();
     assert_eq!((owner.client, owner.remaining), (None, None));
-    assert_eq!(one.force_release("k").await.unwrap(), Some(owner));
-    assert_eq!(one.force_release("k").await.unwrap(), None);
+    let taken = one.force_release("k").await.unwrap().unwrap();
+    assert_eq!((taken.client, taken.remaining), (owner.client, owner.remaining));
+    assert!(one.force_release("k").await.unwrap().is_none());
 
     let _: i64 = server.cli("LPUSH lock:list x");
     let wrong = one.inspect("list").await.unwrap_err();

@@ -50,9 +50,9 @@ impl LockClientBuilder {
     }
 
     /// Runs there what outlives a call: renewals, releases of dropped guards, and the connection of
-    /// the store, which is dialled anew if it was made elsewhere. A store that several clients share
-    /// follows the last of them that was given a runtime. If that runtime shuts down, locks cannot
-    /// be taken any more ([`NoRuntime`](crate::ErrorKind::NoRuntime)).
+    /// the store, which is dialled anew if it was made elsewhere. A store that several clients
+    /// share follows the last of them that was given a runtime. If that runtime shuts down, locks
+    /// cannot be taken any more ([`NoRuntime`](crate::ErrorKind::NoRuntime)).
     ///
     /// Default: renewals and releases on the runtime of the client's first use, the connection on
     /// that of the caller that dials, or on the `multi_thread` runtime of the connection before.

@@ -86,7 +86,7 @@ impl LockClient {
     /// let owner = info.owner.expect("it is held");
     /// assert_eq!(owner.client, Some(client.id()));
     /// assert_eq!(owner.fencing_token, Some(guard.fencing_token()));
-    /// assert_eq!(client.inspect("export").await?.owner, None);
+    /// assert!(client.inspect("export").await?.owner.is_none());
     /// # Ok(()) }
     /// ```
     ///

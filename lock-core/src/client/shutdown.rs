@@ -33,8 +33,8 @@ impl LockClient {
     ///
     /// A server that shuts down gracefully waits for its requests, and they may wait for locks. The
     /// drain must therefore begin with the signal and not after the server: tasks that wait for a
-    /// lock get [`Draining`](crate::ErrorKind::Draining) at once, holders have four fifths of `limit`, and
-    /// after `limit` nothing is waited for. The rest is as for [`drain`](Self::drain).
+    /// lock get [`Draining`](crate::ErrorKind::Draining) at once, holders have four fifths of
+    /// `limit`, and after `limit` nothing is waited for. The rest is as for [`drain`](Self::drain).
     ///
     /// With axum:
     ///

@@ -50,7 +50,7 @@ pub(crate) struct PendingRelease<T> {
 /// if its ttl were to start only then.
 const LONGEST_FLIGHT: Duration = Duration::from_secs(30);
 /// An awaited release is sent once more if its reply was lost. A caller should not wait for a store
-/// that is down. No release is sent more often if it is refused for good.
+/// that is down. A release that is refused for good is sent once more in the background at most.
 const AWAITED_ATTEMPTS: u32 = 2;
 /// More releases at a time would only queue in the connection.
 const MAX_IN_FLIGHT: usize = 1024;
@@ -230,9 +230,6 @@ impl<T> InProgress<'_, T> {
                     earlier = Some(error);
                 }
                 Attempt::Failed(error) => {
-                    if error.is_permanent() {
-                        self.done();
-                    }
                     return Err(match earlier {
                         Some(earlier) => error.after(&earlier),
                         None => error,

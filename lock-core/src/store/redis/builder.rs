@@ -84,8 +84,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long a connection may take, with look-up, TLS and authentication. If the name has several
-    /// addresses, each of them that is tried has its share. Default: 1 s.
+    /// How long a connection may take, with look-up, TLS and authentication. If the name has
+    /// several addresses, each of them that is tried has its share. Default: 1 s.
     pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self

@@ -94,7 +94,7 @@ impl Failures {
     }
 }
 
-/// Where, as whom, and until when to try a connection.
+/// Where, with which credentials, and until when to try a connection.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     address: Option<SocketAddr>,
