@@ -146,7 +146,8 @@
 //! For one server, the algorithm is the one in the Redis documentation ("Distributed locks with
 //! Redis", the single-instance case). This crate adds the deadline, the fence and the void time.
 //!
-//! [The design](_design) gives the full rules and the reasons.
+//! [The guide](guide) answers what comes up when a service is run; [the design](_design) gives the
+//! full rules and the reasons.
 //!
 //! # Features
 //!
@@ -170,6 +171,8 @@ mod config;
 mod driver;
 mod error;
 pub mod fencing;
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod held;
 mod key;
 mod lease;
