@@ -97,6 +97,27 @@ pub enum ErrorKind {
     WrongType,
 }
 
+impl ErrorKind {
+    /// The kind as spans and metrics name it.
+    pub(crate) fn outcome(self) -> &'static str {
+        match self {
+            Self::Busy { .. } => "busy",
+            Self::Draining => "draining",
+            Self::Unavailable => "unavailable",
+            Self::Unknown => "unknown",
+            Self::WouldDeadlock => "would_deadlock",
+            // Mistakes of the program or its configuration.
+            Self::InvalidKey
+            | Self::InvalidOptions
+            | Self::Lost { .. }
+            | Self::NoClient
+            | Self::NoRuntime
+            | Self::Unsupported
+            | Self::WrongType => "refused",
+        }
+    }
+}
+
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]

@@ -104,7 +104,7 @@ impl AcquireRequest {
     async fn acquire_traced(&self, since: Instant) -> Result<Granted, Error> {
         let span = tracing::debug_span!(
             target: "lock_core", "lock.acquire",
-            key = self.key.label(), waited = Empty, fence = Empty, outcome = Empty,
+            key = self.key.label(), waited_seconds = Empty, fence = Empty, outcome = Empty,
         );
         if span.is_disabled() {
             drop(span);
@@ -117,19 +117,20 @@ impl AcquireRequest {
     async fn acquire_in_span(&self, span: Span, since: Instant) -> Result<Granted, Error> {
         let result = self.acquire_since(since).instrument(span.clone()).await;
         let _entered = span.enter();
-        let (key, waited) = (self.key.label(), Instant::now().saturating_since(since));
-        span.record("waited", tracing::field::debug(waited));
+        let key = self.key.label();
+        let waited_seconds = Instant::now().saturating_since(since).as_secs_f64();
+        span.record("waited_seconds", waited_seconds);
         match &result {
             Ok(granted) => {
                 let fence = granted.chain.fence(self.options.fencing);
                 span.record("outcome", "acquired");
                 span.record("fence", fence.get());
-                tracing::debug!(target: "lock_core", key, ?waited, %fence, "lock acquired");
+                tracing::debug!(target: "lock_core", key, waited_seconds, %fence, "lock acquired");
             }
             Err(error) => {
-                span.record("outcome", tracing::field::debug(error.kind()));
+                span.record("outcome", error.kind().outcome());
                 let error = error.with_causes();
-                tracing::debug!(target: "lock_core", key, ?waited, error, "lock not acquired");
+                tracing::debug!(target: "lock_core", key, waited_seconds, error, "lock not acquired");
             }
         }
         result

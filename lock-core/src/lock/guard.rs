@@ -107,7 +107,7 @@ impl MutexGuard {
             Ended::GivenBack(pending, held) => (pending, held),
             // To the next holder in this process, while the lease was good.
             Ended::HandedOn(held) => {
-                tracing::debug!(target: "lock_core", key, ?held, "lock handed on");
+                tracing::debug!(target: "lock_core", key, held_seconds = held.as_secs_f64(), "lock handed on");
                 return Ok(Released::InTime);
             }
             // Only the guard ends a lease, and this is the guard.
@@ -118,10 +118,10 @@ impl MutexGuard {
         client.ensure_running()?;
         let released = release.finish(&*client.store).await?;
         if released == Released::InTime {
-            tracing::debug!(target: "lock_core", key, ?held, ?released, "lock released");
+            tracing::debug!(target: "lock_core", key, held_seconds = held.as_secs_f64(), ?released, "lock released");
         } else {
             tracing::warn!(
-                target: "lock_core", key, ?held, ?released,
+                target: "lock_core", key, held_seconds = held.as_secs_f64(), ?released,
                 "the lease had ended before the lock was released"
             );
         }
@@ -176,10 +176,17 @@ impl Drop for MutexGuard {
         if self.ended {
             return;
         }
-        let lease = &self.lease.0;
-        if let Ended::GivenBack(pending, _) = lease.end() {
-            lease.client.releaser.push(pending);
-        }
+        let (lease, key) = (&self.lease.0, self.lease.key().label());
+        let held = match lease.end() {
+            Ended::GivenBack(pending, held) => {
+                lease.client.releaser.push(pending);
+                held
+            }
+            Ended::HandedOn(held) => held,
+            Ended::Before => return,
+        };
+        let held_seconds = held.as_secs_f64();
+        tracing::debug!(target: "lock_core", key, held_seconds, "guard dropped");
     }
 }
 

@@ -38,7 +38,7 @@ impl<F> RunUntilLost<F> {
     pub(crate) fn new(lease: Lease, body: Scoped<F>) -> Self {
         let span = tracing::debug_span!(
             target: "lock_core", "lock.held",
-            key = lease.key().label(), fence = lease.fencing_token().get(), held = Empty, outcome = Empty,
+            key = lease.key().label(), fence = lease.fencing_token().get(), held_seconds = Empty, outcome = Empty,
         );
         Self {
             watch: LostWatch::new(lease.0),
@@ -84,10 +84,13 @@ fn end<F>(
 
 fn report(watch: &LostWatch, span: &Span, outcome: &'static str) {
     if !span.is_disabled() {
-        let (key, held) = (watch.lease().key.label(), watch.lease().held_for());
-        span.record("held", tracing::field::debug(held));
+        let key = watch.lease().key.label();
+        let held_seconds = watch.lease().held_for().as_secs_f64();
+        span.record("held_seconds", held_seconds);
         span.record("outcome", outcome);
-        span.in_scope(|| tracing::debug!(target: "lock_core", key, ?held, outcome, "body ended"));
+        span.in_scope(
+            || tracing::debug!(target: "lock_core", key, held_seconds, outcome, "body ended"),
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use metrics::{
     gauge, histogram,
 };
 
-use crate::error::{Error, ErrorKind, LostReason};
+use crate::error::{Error, LostReason};
 use crate::time::Instant;
 
 const ACQUISITIONS: &str = "lock_acquisitions_total";
@@ -149,7 +149,7 @@ impl WaitTimer {
             Ok(_) => acquired.increment(1),
             Err(error) if error.is_busy() => busy.increment(1),
             Err(error) => {
-                let outcome = outcome(error.kind());
+                let outcome = error.kind().outcome();
                 counter!(ACQUISITIONS, "key" => *label, "outcome" => outcome).increment(1);
             }
         }
@@ -159,24 +159,6 @@ impl WaitTimer {
 impl Drop for WaitTimer {
     fn drop(&mut self) {
         self.metrics.0.waiting.decrement(1.0);
-    }
-}
-
-fn outcome(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::Busy { .. } => "busy",
-        ErrorKind::Draining => "draining",
-        ErrorKind::Unavailable => "unavailable",
-        ErrorKind::Unknown => "unknown",
-        ErrorKind::WouldDeadlock => "would_deadlock",
-        // Mistakes of the program or its configuration.
-        ErrorKind::InvalidKey
-        | ErrorKind::InvalidOptions
-        | ErrorKind::Lost { .. }
-        | ErrorKind::NoClient
-        | ErrorKind::NoRuntime
-        | ErrorKind::Unsupported
-        | ErrorKind::WrongType => "refused",
     }
 }
 
