@@ -325,14 +325,14 @@ async fn a_waiter_that_gives_up_leaves_the_queue() {
 #[tokio::test]
 async fn a_long_wait_keeps_its_place() {
     let server = RedisServer::start();
-    let defaults = LockOptions::new().with_ttl(ms(300));
+    let defaults = LockOptions::new().with_ttl(ms(600));
     let holder = client_with(&server.url(), defaults).await;
     let [one, two] =
         [client_with(&server.url(), defaults).await, client_with(&server.url(), defaults).await];
     let guard = holder.mutex("k").lock().await.unwrap();
     let first = queue_up(&server, &one, 0).await;
     let place = server.queue("k");
-    // With this TTL a ticket lasts 1.3 s.
+    // With this TTL a ticket lasts 1.6 s.
     tokio::time::sleep(ms(4_000)).await;
     let second = queue_up(&server, &two, 1).await;
     assert_eq!(server.queue("k")[..1], place[..]);
