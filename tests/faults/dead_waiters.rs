@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use lock_core::LockClient;
+use lock_core::{Error, LockClient, MutexGuard};
 use lock_testkit::{RedisServer, client, eventually, ms, within};
+use tokio::task::JoinHandle;
 
 use crate::lost_wakeup::AT_ONCE;
 
@@ -33,11 +34,19 @@ fn dead() -> impl Iterator<Item = String> {
     (0..DEAD).map(|number| format!("{}:3000:=lock:{{0}}:i:{number}", token(number)))
 }
 
-async fn waiter_behind(
-    server: &RedisServer,
-    client: &LockClient,
-    before: usize,
-) -> tokio::task::JoinHandle<Result<lock_core::MutexGuard, lock_core::Error>> {
+type Waiter = JoinHandle<Result<MutexGuard, Error>>;
+
+/// The release of `guard` gives the lock to `waiter` at once, and nothing is left in the end.
+async fn assert_handed_over(server: &RedisServer, guard: MutexGuard, waiter: Waiter) {
+    let start = Instant::now();
+    guard.release().await.unwrap();
+    let (guard, _) = within("the lock", ms(5_000), waiter).await;
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    guard.unwrap().unwrap().release().await.unwrap();
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+}
+
+async fn waiter_behind(server: &RedisServer, client: &LockClient, before: usize) -> Waiter {
     let waiter = tokio::spawn(client.mutex("k").with_wait(ms(60_000)).lock());
     eventually("it is queued", ms(5_000), || server.queued("k") == before + 1).await;
     waiter
@@ -51,12 +60,7 @@ async fn a_release_finds_the_live_waiter_behind_many_dead_ones() {
     let guard = holder.mutex("k").lock().await.unwrap();
     put(&server, dead());
     let waiter = waiter_behind(&server, &other, DEAD).await;
-    let start = Instant::now();
-    guard.release().await.unwrap();
-    let (guard, _) = within("the lock", ms(5_000), waiter).await;
-    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
-    guard.unwrap().unwrap().release().await.unwrap();
-    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+    assert_handed_over(&server, guard, waiter).await;
 }
 
 /// A holder dies: the waiter does not claim less often because many dead ones are before it.
@@ -92,12 +96,7 @@ async fn rubbish_in_a_queue_gets_no_lock() {
         assert!(server.pttl(&format!("lock:{{0}}:{set}:k")) > 0, "the set {set} never expires");
     }
     put(&server, ["ghost:60000:~nowhere".to_owned()].into_iter());
-    let start = Instant::now();
-    guard.release().await.unwrap();
-    let (guard, _) = within("the lock", ms(5_000), waiter).await;
-    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
-    guard.unwrap().unwrap().release().await.unwrap();
-    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+    assert_handed_over(&server, guard, waiter).await;
 }
 
 /// A member of the right form gets the lock for no longer than a claim lasts.

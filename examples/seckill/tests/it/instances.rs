@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use lock_testkit::{ChildProcess, RedisServer, Signal};
+use lock_testkit::{ChildProcess, RedisServer, Signal, eventually};
 use seckill::db::Database;
 use seckill::server::DRAIN_LIMIT;
 use tempfile::TempDir;
 
-use crate::support::{Browser, audit, instance, sqlite_url};
+use crate::support::{Browser, LIMIT, audit, instance, sqlite_url};
 
 struct TwoInstances {
     addresses: [String; 2],
@@ -130,9 +130,8 @@ async fn terminate(payment: &str) -> (Vec<(StatusCode, Duration)>, Duration) {
         tokio::spawn(answer(browser, address, 7, Arc::clone(&signalled)))
     };
     let holder = press();
-    while redis.get("seckill:order:page-macro:7").is_none() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let is_held = || redis.get("seckill:order:page-macro:7").is_some();
+    eventually("one of them has the lock", LIMIT, is_held).await;
     let waiters: Vec<_> = (0..5).map(|_| press()).collect();
     // A request that comes even later is refused as well.
     tokio::time::sleep(Duration::from_millis(300)).await;
