@@ -5,7 +5,7 @@ NEED := .ci/need
 SEEDS ?= 20000
 SCHEDULES ?= 25000
 
-.PHONY: help demo test test-servers test-interop test-browser test-nginx lint doc package
+.PHONY: help demo test test-servers test-interop test-browser test-nginx test-alerts lint doc package
 .PHONY: bench bench-quick faults faults-quick schedules sim mutants
 
 help: ## List the commands
@@ -23,17 +23,22 @@ test-servers: ## What depends on the server, on Redis 6.2 and 8.2, Valkey and th
 	@$(NEED) redis-server python3 python3-venv
 	tests/servers/run
 
-test-interop: ## Exclusion between this library, redis-py and node-redlock
-	@$(NEED) redis-server python3 python3-venv node npm
+test-interop: ## Exclusion between this library, redis-py, node-redlock and (with Go) redsync
+	@PATH="$$PATH:/usr/local/go/bin" $(NEED) redis-server python3 python3-venv node npm $(if $(LOCK_TESTS_ALL),go)
 	tests/interop/run
 
-test-browser: ## The web page of the flash sale in headless Chromium
+test-browser: ## The web page of the flash sale and its console in headless Chromium
 	@$(NEED) redis-server node npm chromium
 	tests/browser/run
 
 test-nginx: ## The flash sale behind a real nginx
 	@PATH="$$PATH:/usr/sbin" $(NEED) redis-server nginx
 	$(CARGO) test --package seckill --test nginx
+
+test-alerts: ## The alerts for Prometheus, by its own promtool
+	@$(NEED) promtool
+	promtool check rules examples/observability/alerts.yml
+	promtool test rules tests/alerts/cases.yml
 
 faults: ## All fault experiments, within an hour; writes tests/FAULTS.md
 	@$(NEED) redis-server git
@@ -63,12 +68,13 @@ lint: ## Formatting, clippy with each feature, imports, layers and wording
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- --deny warnings
 	$(CARGO) clippy --package lock-core --no-default-features -- --deny warnings
-	@for feature in macros metrics redis redis-tls serde test-util uuid; do \
+	@for feature in macros metrics redis redis-cluster redis-quorum redis-tls serde test-util uuid; do \
 		echo "lock-core, feature $$feature alone"; \
 		$(CARGO) clippy --package lock-core --no-default-features --features $$feature -- --deny warnings || exit 1; \
 	done
 	$(CARGO) clippy --package lock-tower --no-default-features -- --deny warnings
 	$(CARGO) clippy --package lock-tower --no-default-features --features axum -- --deny warnings
+	$(CARGO) clippy --package lock-tower --no-default-features --features console -- --deny warnings
 	$(CARGO) test --package lock-tests --test architecture
 
 doc: ## The documentation, without warnings

@@ -24,7 +24,7 @@ Usage: cargo bench --package lock-benches --bench locks --features peers -- [OPT
   --json            print one JSON object per table to stdout
   --help            print this help
 
-Scenarios: uncontended, hot-key, drain, faults, renewal, overhead
+Scenarios: uncontended, hot-key, drain, faults, renewal, topologies, overhead
 
 A full run of all scenarios writes benches/RESULTS.md and benches/plots/. The exit code is 1 if
 critical sections overlapped or if a scenario did not finish.";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{LockClient, distributed_lock, store::RedisStore};
+use lock_core::{LockClient, distributed_lock, store};
 
 #[distributed_lock(key = "order:<user_id>", ttl = "10s", wait = "2s")]
 async fn create_order(user_id: u64) -> Result<String, lock_core::Error> {
@@ -13,7 +13,7 @@ async fn create_order(user_id: u64) -> Result<String, lock_core::Error> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    LockClient::builder(RedisStore::connect(url).await?).build()?.install()?;
+    LockClient::builder(store::connect(&url).await?).build()?.install()?;
     let (one, two) = tokio::join!(create_order(7), create_order(7)); // one after the other
     println!("{}, {}", one?, two?);
     Ok(())

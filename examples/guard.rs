@@ -1,11 +1,11 @@
 //! How do I lock something that is not a function or a route?
 
-use lock_core::{LockClient, key, store::RedisStore};
+use lock_core::{LockClient, key, store};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    let client = LockClient::builder(RedisStore::connect(url).await?).build()?;
+    let client = LockClient::builder(store::connect(&url).await?).build()?;
     let account = 42;
 
     let guard = client.mutex(key!("account:<account>")).lock().await?;

@@ -1,7 +1,7 @@
 //! How do I lock a route, one request at a time per user?
 
 use axum::{Router, extract::Path, routing::post};
-use lock_core::{LockClient, store::RedisStore};
+use lock_core::{LockClient, store};
 use lock_tower::{LockLayer, PathKey};
 
 async fn order(Path(user): Path<u64>) -> String {
@@ -11,7 +11,7 @@ async fn order(Path(user): Path<u64>) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    let client = LockClient::builder(RedisStore::connect(url).await?).build()?;
+    let client = LockClient::builder(store::connect(&url).await?).build()?;
     let lock = LockLayer::new(client, PathKey::new("order", "user"));
     let app = Router::new().route("/orders/{user}", post(order)).route_layer(lock);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Router, serve};
-use lock_core::{LockClient, key, store::RedisStore};
+use lock_core::{LockClient, key, store};
 use lock_tower::LockRejection;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Before the first lock: what is counted earlier is lost.
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    let client = LockClient::builder(RedisStore::connect(url).await?).build()?;
+    let client = LockClient::builder(store::connect(&url).await?).build()?;
     let app = Router::new()
         .route("/orders/{id}", post(pay))
         .with_state(client)

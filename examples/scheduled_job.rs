@@ -5,7 +5,7 @@
 //! late clock does not run it again. An outage of Redis does not mean that another instance runs
 //! the job: `on_error` handles it.
 
-use lock_core::{Error, LockClient, distributed_lock, store::RedisStore};
+use lock_core::{Error, LockClient, distributed_lock, store};
 
 #[distributed_lock(
     key = "nightly-report",
@@ -29,7 +29,7 @@ fn alarm(error: Error) {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
-    LockClient::builder(RedisStore::connect(url).await?).build()?.install()?;
+    LockClient::builder(store::connect(&url).await?).build()?.install()?;
     nightly_report(1).await;
     nightly_report(2).await;
     Ok(())

@@ -1,10 +1,10 @@
-//! `lock-core` through its public API: with fencing tokens, the default, and without them.
+//! `lock-core` through its public API, with its defaults.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lock_core::store::RedisStore;
+use lock_core::store::{RedisStore, Store};
 use lock_core::{LockClient, LockOptions};
 
 use super::peer::{self, Body, Config, Kind, Peer};
@@ -18,13 +18,13 @@ pub(super) static FENCED: Kind = Kind {
     renews: true,
     third_party: false,
     least_ttl: Duration::ZERO,
-    connect: |config| Box::pin(connect(config, LockOptions::new())),
+    connect: |config| Box::pin(connect(config)),
 };
 
-pub(super) static UNFENCED: Kind = Kind {
-    name: peer::UNFENCED,
-    about: "this crate without fencing tokens, like all other crates here; waiters queue.",
-    connect: |config| Box::pin(connect(config, LockOptions::new().without_fencing())),
+/// Only for servers with a replica, so not among those that every scenario measures.
+pub(super) static FENCED_WITH_ACKS: Kind = Kind {
+    name: peer::FENCED_WITH_ACKS,
+    connect: |config| Box::pin(connect_with_acks(config)),
     ..FENCED
 };
 
@@ -32,9 +32,17 @@ struct LockCore {
     client: LockClient,
 }
 
-async fn connect(config: &Config, options: LockOptions) -> Arc<dyn Peer> {
-    let store = RedisStore::connect(config.url.as_str()).await.unwrap();
-    let options = options.with_ttl(config.ttl).wait_forever();
+async fn connect(config: &Config) -> Arc<dyn Peer> {
+    client_on(lock_core::store::connect(&config.url).await.unwrap(), config)
+}
+
+async fn connect_with_acks(config: &Config) -> Arc<dyn Peer> {
+    let store = RedisStore::builder(config.url.as_str()).with_replica_acks(1);
+    client_on(Arc::new(store.connect().await.unwrap()), config)
+}
+
+fn client_on(store: Arc<dyn Store>, config: &Config) -> Arc<dyn Peer> {
+    let options = LockOptions::new().with_ttl(config.ttl).wait_forever();
     let client = LockClient::builder(store).with_defaults(options).build().unwrap();
     Arc::new(LockCore { client })
 }

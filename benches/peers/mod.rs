@@ -19,12 +19,11 @@ mod rlock;
 #[cfg(feature = "peers")]
 mod rslock;
 
-pub(crate) use peer::{Config, FENCED, Kind, Peer, RAW, RSLOCK, TTL, UNFENCED};
+pub(crate) use peer::{Config, FENCED, FENCED_WITH_ACKS, Kind, Peer, RAW, RSLOCK, TTL};
 
 pub(crate) static ALL: &[&Kind] = &[
     &raw::KIND,
     &lock_core::FENCED,
-    &lock_core::UNFENCED,
     #[cfg(feature = "peers")]
     &rslock::KIND,
     #[cfg(feature = "peers")]
@@ -42,5 +41,6 @@ pub(crate) static ALL: &[&Kind] = &[
 ];
 
 pub(crate) fn named(name: &str) -> Option<&'static Kind> {
-    ALL.iter().copied().find(|kind| kind.name == name)
+    let mut all = ALL.iter().copied().chain([&lock_core::FENCED_WITH_ACKS]);
+    all.find(|kind| kind.name == name)
 }

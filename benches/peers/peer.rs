@@ -7,7 +7,8 @@ use futures_util::future::BoxFuture;
 
 pub(crate) const RAW: &str = "raw";
 pub(crate) const FENCED: &str = "lock-core";
-pub(crate) const UNFENCED: &str = "lock-core unfenced";
+/// The same, whose grants a replica has confirmed.
+pub(crate) const FENCED_WITH_ACKS: &str = "lock-core, 1 acknowledgement";
 pub(crate) const RSLOCK: &str = "rslock";
 
 /// The lease, unless a scenario needs a shorter one.
@@ -24,11 +25,17 @@ pub(crate) trait Peer: Send + Sync {
 
 /// The settings that every peer gets.
 pub(crate) struct Config {
+    /// One URL, or several with spaces between, for what takes them.
     pub(crate) url: String,
     pub(crate) ttl: Duration,
 }
 
 impl Config {
+    /// The servers, if there are several.
+    pub(crate) fn urls(&self) -> Vec<&str> {
+        self.url.split_whitespace().collect()
+    }
+
     pub(crate) fn new(url: &str, ttl_ms: u64) -> Self {
         Self { url: url.to_owned(), ttl: Duration::from_millis(ttl_ms) }
     }

@@ -28,7 +28,7 @@ struct Rslock {
 }
 
 fn connect(config: &Config) -> Arc<dyn Peer> {
-    Arc::new(Rslock { manager: LockManager::new(vec![config.url.as_str()]), ttl: config.ttl })
+    Arc::new(Rslock { manager: LockManager::new(config.urls()), ttl: config.ttl })
 }
 
 impl Peer for Rslock {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_testkit::Signal;
 
 use super::rounds::waiting;
-use crate::peers::{Config, FENCED, Kind, RSLOCK, TTL, UNFENCED};
+use crate::peers::{Config, FENCED, Kind, RSLOCK, TTL};
 use crate::support::clock::now;
 use crate::support::report::{Limit, Outcome, Threshold};
 use crate::support::run::Run;
@@ -18,7 +18,7 @@ const SETTLE: Duration = Duration::from_millis(80);
 /// The ttl of the lock whose holder is killed.
 const SHORT_TTL: Duration = Duration::from_secs(1);
 /// A grant must be claimed within this time or the ttl, whichever is shorter.
-const CLAIM_TTL: Duration = Duration::from_secs(3);
+const HAND_OFF_TTL: Duration = Duration::from_secs(3);
 
 pub(super) async fn measure(run: &Run) -> Outcome {
     let mut outcome = Outcome::default();
@@ -38,8 +38,7 @@ const WAITERS: &[Column] = &[
 async fn waiters(run: &Run, thresholds: &mut Vec<Threshold>) -> Table {
     let title = "Faults: the first waiter of three processes is killed, or paused";
     // The other crates have no queue, so no first waiter.
-    let names = run.quick_or_full(&[FENCED][..], &[FENCED, UNFENCED]);
-    let kinds = waiting().into_iter().filter(|kind| names.contains(&kind.name));
+    let kinds = waiting().into_iter().filter(|kind| kind.name == FENCED);
     let mut rows = Vec::new();
     for kind in kinds {
         let rounds = run.quick_or_full(5, 21);
@@ -72,9 +71,9 @@ async fn waiters(run: &Run, thresholds: &mut Vec<Threshold>) -> Table {
                 unit: "µs",
             });
             thresholds.push(Threshold {
-                what: "paused waiter at the head: stall (claim ttl 3 s + 100 ms)".to_owned(),
+                what: "paused waiter at the head: stall (hand-off ttl 3 s + 100 ms)".to_owned(),
                 figure: paused,
-                required: Limit::AtMost((CLAIM_TTL.as_millis() + 100) as f64),
+                required: Limit::AtMost((HAND_OFF_TTL.as_millis() + 100) as f64),
                 target: None,
                 unit: "ms",
             });

@@ -6,13 +6,14 @@ mod hot_key;
 mod overhead;
 mod renewal;
 mod rounds;
+mod topologies;
 mod uncontended;
 
 use crate::support::report::Outcome;
 use crate::support::run::Run;
 
-pub(crate) const NAMES: [&str; 6] =
-    ["uncontended", "hot-key", "drain", "faults", "renewal", "overhead"];
+pub(crate) const NAMES: [&str; 7] =
+    ["uncontended", "hot-key", "drain", "faults", "renewal", "topologies", "overhead"];
 
 pub(crate) async fn measure(name: &str, run: &Run) -> Outcome {
     match name {
@@ -21,6 +22,7 @@ pub(crate) async fn measure(name: &str, run: &Run) -> Outcome {
         "drain" => drain::measure(run).await,
         "faults" => faults::measure(run).await,
         "renewal" => renewal::measure(run).await,
+        "topologies" => topologies::measure(run).await,
         "overhead" => overhead::measure(run),
         _ => unreachable!("parsed"),
     }

@@ -1,5 +1,5 @@
-//! What the macro and the layer add to the guard. The store is in memory, so that nothing else
-//! takes time.
+//! What the macro, the layer and recorded metrics add to the guard. The store is in memory, so that
+//! nothing else takes time.
 
 use std::convert::Infallible;
 
@@ -9,6 +9,7 @@ use http_body_util::Empty;
 use lock_core::store::MemoryStore;
 use lock_core::{Error, LockClient, distributed_lock, key};
 use lock_tower::LockLayer;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::clock::now;
@@ -35,10 +36,13 @@ enum Variant {
     /// A service behind a guard that is acquired by hand.
     GuardedService,
     Layer,
+    /// A guard, with a Prometheus recorder for the client's metrics. The other variants have no
+    /// recorder.
+    Recorded,
 }
 
-const VARIANTS: [Variant; 4] =
-    [Variant::Guard, Variant::Macro, Variant::GuardedService, Variant::Layer];
+const VARIANTS: [Variant; 5] =
+    [Variant::Guard, Variant::Macro, Variant::GuardedService, Variant::Layer, Variant::Recorded];
 
 pub(super) fn measure(run: &Run) -> Outcome {
     let rounds = run.quick_or_full(50, 300);
@@ -49,17 +53,35 @@ pub(super) fn measure(run: &Run) -> Outcome {
 
 fn outcome(rounds: usize) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let client = LockClient::builder(MemoryStore::new()).build().unwrap();
-    let mut took = [const { Vec::new() }; 4];
+    let client = || LockClient::builder(MemoryStore::new()).build().unwrap();
+    let (plain, recorder) = (client(), PrometheusBuilder::new().build_recorder());
+    let recorded = metrics::with_local_recorder(&recorder, || {
+        let client = client();
+        // The handles of a label are made at its first lock.
+        runtime.block_on(batch(Variant::Recorded, &client));
+        client
+    });
+    let exporter = recorder.handle();
+    let client_of = |variant| if let Variant::Recorded = variant { &recorded } else { &plain };
+    let mut took = [const { Vec::new() }; VARIANTS.len()];
     for _ in 0..=rounds {
         for (variant, took) in VARIANTS.iter().zip(&mut took) {
             let start = now();
-            runtime.block_on(batch(*variant, &client));
+            runtime.block_on(batch(*variant, client_of(*variant)));
             took.push((now() - start) as f64 / BATCH as f64);
         }
+        // As a scrape does; else the histograms grow for ever.
+        exporter.run_upkeep();
     }
+    let sections = (rounds as u64 + 2) * BATCH;
+    let exported = exporter.render();
+    let is_counted = exported.lines().any(|line| {
+        line.starts_with("lock_acquisitions_total{") && line.ends_with(&format!(" {sections}"))
+    });
+    assert!(is_counted, "{sections} sections were not recorded: {exported}");
     let allocations = VARIANTS.map(|variant| {
-        let counted = allocation_counter::measure(|| runtime.block_on(batch(variant, &client)));
+        let client = client_of(variant);
+        let counted = allocation_counter::measure(|| runtime.block_on(batch(variant, client)));
         // Includes a few of the runtime and the releaser that do not occur per section.
         counted.count_total as f64 / BATCH as f64
     });
@@ -83,6 +105,7 @@ fn outcome(rounds: usize) -> Outcome {
         row("macro", Variant::Macro, Variant::Guard),
         row("service behind a guard", Variant::GuardedService, Variant::GuardedService),
         row("service behind the layer", Variant::Layer, Variant::GuardedService),
+        row("guard, metrics recorded", Variant::Recorded, Variant::Guard),
     ];
     let threshold = |what: &str, figure: Option<f64>, required, unit| Threshold {
         what: what.to_owned(),
@@ -97,10 +120,12 @@ fn outcome(rounds: usize) -> Outcome {
         // A tenth allows for allocations that do not occur per section.
         threshold("the macro over the guard, heap allocations", rows[1].values[3], 0.1, ""),
         threshold("the layer over the guard, in memory", us(&rows[3]), 2.0, "µs"),
+        threshold("recorded metrics over the guard, in memory", us(&rows[4]), 1.0, "µs"),
+        threshold("recorded metrics, heap allocations", rows[4].values[3], 0.1, ""),
     ];
     let table = Table {
         id: "overhead".to_owned(),
-        title: "Overhead of the macro and the layer, with MemoryStore".to_owned(),
+        title: "Overhead of the macro, the layer and metrics, with MemoryStore".to_owned(),
         columns: COLUMNS,
         rows,
         drawn: &["ns"],
@@ -110,7 +135,7 @@ fn outcome(rounds: usize) -> Outcome {
 
 async fn batch(variant: Variant, client: &LockClient) {
     match variant {
-        Variant::Guard => {
+        Variant::Guard | Variant::Recorded => {
             for id in 0..BATCH {
                 by_guard(client, id).await.unwrap();
             }

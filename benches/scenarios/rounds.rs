@@ -1,6 +1,11 @@
 //! The rounds of a scenario: which peers take part, in which order, and their figures.
 
-use crate::peers::{self, Kind};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use crate::peers::{self, Kind, Peer};
+use crate::support::clock::now;
 use crate::support::run::Run;
 use crate::support::stats::median;
 
@@ -22,6 +27,34 @@ pub(super) fn turns(run: &Run, round: usize, among: &[&'static Kind]) -> Vec<usi
 /// The peers that can wait.
 pub(super) fn waiting() -> Vec<&'static Kind> {
     peers::ALL.iter().copied().filter(|kind| kind.waits).collect()
+}
+
+/// Lets `tasks` tasks take locks, each on a key of its own, for `lasts` nanoseconds. Returns what
+/// each section took and how long all took, in nanoseconds; `None` if the peer failed.
+pub(super) async fn own_keys(
+    peer: &Arc<dyn Peer>,
+    tasks: usize,
+    lasts: u64,
+) -> Option<(Vec<u64>, u64)> {
+    let start = now();
+    let running: Vec<_> = (0..tasks)
+        .map(|task| {
+            let peer = Arc::clone(peer);
+            let key = format!("own:{task}");
+            tokio::spawn(async move {
+                let mut took = Vec::new();
+                let mut began = start;
+                while began < start + lasts {
+                    began = now();
+                    peer.section(&key, Box::pin(async {})).await;
+                    took.push(now() - began);
+                }
+                took
+            })
+        })
+        .collect();
+    let took: Result<Vec<_>, _> = join_all(running).await.into_iter().collect();
+    Some((took.ok()?.concat(), now() - start))
 }
 
 /// The figures of every peer and round; `None` if the peer was not measured in that round.

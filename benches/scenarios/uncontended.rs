@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-
-use super::rounds::{Rounds, index_of, turns};
-use crate::peers::{self, Config, FENCED, Peer, RAW, RSLOCK, TTL, UNFENCED};
-use crate::support::clock::{MS, now, process_cpu};
+use super::rounds::{Rounds, index_of, own_keys, turns};
+use crate::peers::{self, Config, FENCED, Peer, RAW, RSLOCK, TTL};
+use crate::support::clock::{MS, process_cpu};
 use crate::support::report::{Limit, Outcome, Threshold};
 use crate::support::run::Run;
 use crate::support::stats::{self, quantile_us};
@@ -109,14 +107,6 @@ async fn table(
             target: Some(Limit::AtLeast(1.4)),
             unit: "",
         });
-        thresholds.push(Threshold {
-            what: format!("uncontended, {tasks} tasks, locks/s: unfenced / raw"),
-            figure: index_of(UNFENCED, kinds)
-                .and_then(|unfenced| figures.ratio(unfenced, raw, rate)),
-            required: Limit::AtLeast(0.9),
-            target: Some(Limit::AtLeast(1.1)),
-            unit: "",
-        });
     }
     Table {
         id: format!("uncontended/{tasks}"),
@@ -135,26 +125,9 @@ async fn round(
     tasks: usize,
     lasts: u64,
 ) -> Option<Figures> {
-    let (before, cpu, start) = (run.server.usage().await, process_cpu(), now());
-    let running: Vec<_> = (0..tasks)
-        .map(|task| {
-            let peer = Arc::clone(peer);
-            let key = format!("own:{task}");
-            tokio::spawn(async move {
-                let mut took = Vec::new();
-                let mut began = start;
-                while began < start + lasts {
-                    began = now();
-                    peer.section(&key, Box::pin(async {})).await;
-                    took.push(now() - began);
-                }
-                took
-            })
-        })
-        .collect();
-    let took: Result<Vec<_>, _> = join_all(running).await.into_iter().collect();
-    let mut took: Vec<u64> = took.ok()?.concat();
-    let (elapsed, cpu) = (now() - start, process_cpu() - cpu);
+    let (before, cpu) = (run.server.usage().await, process_cpu());
+    let (mut took, elapsed) = own_keys(peer, tasks, lasts).await?;
+    let cpu = process_cpu() - cpu;
     let after = run.server.usage().await;
     let locks = took.len() as f64;
     Some(Figures {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The first option of this program when it is to become a pinned command.
@@ -29,7 +29,14 @@ impl Cores {
     /// Pins this process and its future child processes to the clients' core.
     pub(crate) fn pin_clients(self) {
         if let Some((_, clients)) = self.0 {
-            pin(clients);
+            pin(None, clients);
+        }
+    }
+
+    /// Pins the main thread of a redis-server to the servers' core.
+    pub(crate) fn pin_server(self, pid: i32) {
+        if let (Some(core), Some(pid)) = (self.server(), Pid::from_raw(pid)) {
+            pin(Some(pid), core);
         }
     }
 
@@ -43,10 +50,11 @@ impl Cores {
     }
 }
 
-fn pin(core: usize) {
+/// Pins a thread, by default the caller's.
+fn pin(thread: Option<Pid>, core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
-    sched_setaffinity(None, &set).unwrap();
+    sched_setaffinity(thread, &set).unwrap();
 }
 
 /// Kills this process when its parent ends, for whatever reason.
@@ -58,7 +66,7 @@ pub(crate) fn die_with_parent() {
 pub(crate) fn become_command(core: &str, command: &[String]) -> ! {
     die_with_parent();
     if let Ok(core) = core.parse() {
-        pin(core);
+        pin(None, core);
     }
     let error = Command::new(&command[0]).args(&command[1..]).exec();
     eprintln!("{}: {error}", command[0]);

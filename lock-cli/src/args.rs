@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -33,7 +34,9 @@ Otherwise `run` exits as its command did.";
 #[derive(Args, Debug)]
 pub(crate) struct Global {
     /// The store that keeps the locks: `redis://user:password@host:port/database`, where only the
-    /// host is needed, or `rediss://` for TLS
+    /// host is needed, `rediss://` for TLS, `redis+sentinel://host,host,host/master-name`, or
+    /// `redis+cluster://host,host,host`; several of the first two, with spaces in between, are a
+    /// quorum
     #[arg(
         long,
         global = true,
@@ -58,10 +61,13 @@ pub(crate) enum Command {
     /// Runs a command while holding a lock
     ///
     /// The command gets `LOCK_KEY` and `LOCK_FENCE`, the fencing token, in its environment. Signals
-    /// are passed on to it. If the lock is lost, the command gets SIGTERM, and SIGKILL after
-    /// `--grace`. It may therefore be alive for a moment after another owner has the lock: what it
-    /// changes should check `LOCK_FENCE`. If lockctl itself is killed by SIGKILL, the command goes
-    /// on without the lock.
+    /// are passed on to it and, unless standard input is a terminal, to all that it started. On a
+    /// terminal, the command shares lockctl's process group: it gets once what the terminal sends
+    /// to the group, such as Ctrl-C, and more than once what a process sends to the group, as `kill
+    /// %1` and `timeout` do. The lock is kept until they have ended, for `--grace` at most. If the
+    /// lock is lost, they get SIGTERM, and SIGKILL after `--grace`. They may therefore be alive for
+    /// a moment after another owner has the lock: what they change should check `LOCK_FENCE`. If
+    /// lockctl itself is killed by SIGKILL, the command goes on without the lock.
     Run(RunArgs),
     /// Lists the locks that are taken
     Ls(LsArgs),
@@ -83,20 +89,30 @@ pub(crate) enum Command {
     /// Takes a lock from its holder
     ///
     /// The first waiter gets it, or it becomes free. The holder is not asked: its section may still
-    /// run when the next one begins. It notices at its next renewal, after a third of what is left
-    /// of its lease.
+    /// run when the next one begins. It gets a message at once, or notices at its next renewal,
+    /// after a third of what is left of its lease.
     Release(ReleaseArgs),
     /// Checks that a store can keep locks
     ///
-    /// Connects, takes and hands over a lock of its own, and reads the settings that matter.
+    /// Connects, tries which permissions the user has, takes and hands on a lock of its own under
+    /// --namespace, and reads the settings that matter. What is missing is named as `ACL SETUSER`
+    /// takes it; each permission that is missing is an entry in the server's `ACL LOG`.
     Doctor {
         /// The store to check [default: that of --store]
         url: Option<String>,
     },
     /// Prints the completions for a shell
     Completions { shell: Shell },
-    /// Prints the manual page
-    Man,
+    /// Prints a manual page
+    ///
+    /// Each command has a page of its own, `lockctl-run(1)` and so on.
+    Man {
+        /// The command whose page to print [default: the page of lockctl]
+        command: Option<String>,
+        /// Writes all pages into this directory instead, for a package
+        #[arg(long, value_name = "DIRECTORY", conflicts_with = "command")]
+        dir: Option<PathBuf>,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -116,7 +132,7 @@ pub(crate) struct RunArgs {
     /// Keeps the lock taken at least this long, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     min_hold: Option<Duration>,
-    /// How long the command may take to end after SIGTERM, when the lock is lost
+    /// How long the command, and what it started, may take to end after a signal
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration,
         default_value = "5s")]
     pub(crate) grace: Duration,
@@ -141,7 +157,7 @@ pub(crate) struct LsArgs {
         value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) watch: Option<u64>,
     /// The most locks to list
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = limit)]
     pub(crate) limit: usize,
 }
 
@@ -162,6 +178,13 @@ pub(crate) enum Wait {
     None,
     Forever,
     UpTo(Duration),
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("choose 1 or more".to_owned()),
+        limit => limit.map_err(|error: std::num::ParseIntError| error.to_string()),
+    }
 }
 
 fn wait(text: &str) -> Result<Wait, humantime::DurationError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::LockClient;
-use lock_core::store::RedisStore;
+use lock_core::store::connect_lazy;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -13,8 +13,9 @@ pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// A client on the store at `url`.
 pub(crate) async fn connect(global: &Global, url: &str) -> Result<LockClient, Failure> {
-    let store = RedisStore::builder(url).connect_lazy()?;
-    let client = LockClient::builder(store).with_namespace(&global.namespace).with_name("lockctl");
+    let client = LockClient::builder(connect_lazy(url)?)
+        .with_namespace(&global.namespace)
+        .with_name("lockctl");
     let client = client.build()?;
     // Says at once that the store cannot be reached; a service would wait for it.
     client.health().await?;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::store::RedisStore;
-use lock_core::{Error, LockClient};
+use lock_core::store::{self, MissingPermissions};
+use lock_core::{Error, ErrorKind, LockClient};
 use serde_json::json;
 
 use crate::args::Global;
@@ -20,15 +20,17 @@ struct Finding {
 
 enum Outcome {
     Good,
+    /// Something is missing that no lock depends on.
+    Note,
     Risk,
     Bad,
 }
 
 /// Round trips that are measured.
 const SAMPLES: usize = 20;
-/// Hand-overs that are measured.
-const HAND_OVERS: usize = 3;
-/// A hand-over takes a round trip and a message, and this much for a busy machine. Without messages
+/// Hand-offs that are measured.
+const HAND_OFFS: usize = 3;
+/// A hand-off takes a round trip and a message, and this much for a busy machine. Without messages
 /// it takes until the next poll, most of 100 ms.
 const SLACK: Duration = Duration::from_millis(20);
 
@@ -37,32 +39,125 @@ pub(crate) async fn check(global: &Global, url: Option<&str>) -> Result<u8, Fail
     let url = url.unwrap_or(&global.store);
     let mut findings = Vec::new();
     let mut find = |check, outcome, text: String| findings.push(Finding { check, outcome, text });
-    // The start-up check of services: permissions, scripts, a queue and a hand-over.
-    match RedisStore::connect(url).await {
-        Ok(store) => {
-            find("start-up check", Outcome::Good, format!("{store} can keep locks"));
-            let client = connect(global, url).await?;
-            let health = client.health().await?;
+    // The start-up check of services: scripts, a queue and a hand-off, under names of its own.
+    let checked = store::connect(url).await;
+    let is_good = checked.is_ok();
+    match checked {
+        Ok(store) => find("start-up check", Outcome::Good, format!("{store} can keep locks")),
+        Err(error) if error.kind() == ErrorKind::InvalidOptions => return Err(error.into()),
+        Err(error) => find("start-up check", Outcome::Bad, Failure::from(error).text()),
+    }
+    // What fails from here on is a finding as well.
+    match connect(global, url).await {
+        Ok(client) => {
+            let rules = look_around(global, &client, &mut find).await;
+            if is_good
+                && let Err(failure) = look_closer(global, url, &client, &rules, &mut find).await
+            {
+                let name = &global.namespace;
+                let text = format!("no lock of the namespace `{name}`: {}", failure.text());
+                find("use", Outcome::Bad, text);
+            }
+        }
+        // Else the start-up check has said it.
+        Err(failure) if is_good => find("use", Outcome::Bad, failure.text()),
+        Err(_) => {}
+    }
+    report(global, &findings)
+}
+
+/// Asks what the user may do and how the server is. Returns what the user needs for messages as far
+/// as it is not known to be permitted.
+async fn look_around(
+    global: &Global,
+    client: &LockClient,
+    find: &mut impl FnMut(&'static str, Outcome, String),
+) -> String {
+    let namespace = &global.namespace;
+    // Whether messages can be received is not tried.
+    let mut rules = "`+subscribe` (on a cluster `+ssubscribe`)".to_owned();
+    match client.missing_permissions().await {
+        Ok(missing) if missing.is_empty() => {
+            let text = format!("all that locks of the namespace `{namespace}` need");
+            find("permissions", Outcome::Good, text);
+        }
+        Ok(missing) => {
+            name_missing(&missing, find);
+            if !missing.rules.is_empty() {
+                rules = format!("what the user lacks, or {rules}");
+            }
+        }
+        Err(error) => {
+            find("permissions", Outcome::Bad, Failure::from(error).text());
+            rules = format!("`+publish`, `&{namespace}:*`, {rules}");
+        }
+    }
+    match client.health().await {
+        Ok(health) => {
             find("server", Outcome::Good, health.server);
             for problem in health.problems {
                 find("server", Outcome::Risk, problem);
             }
-            let (p50, worst) = round_trips(&client).await?;
-            find("latency", Outcome::Good, format!("{p50:.1?} median, {worst:.1?} at most"));
-            let mut took = Duration::MAX;
-            for _ in 0..HAND_OVERS {
-                took = took.min(hand_over(global, url).await?);
-            }
-            if took < p50 * 2 + SLACK {
-                find("hand-over", Outcome::Good, format!("after {took:.1?}, by a message"));
-            } else {
-                let text = format!("after {took:.1?}: messages do not arrive, so waiters poll");
-                find("hand-over", Outcome::Risk, text);
+            for note in health.notes {
+                find("server", Outcome::Note, note);
             }
         }
-        Err(error) => find("start-up check", Outcome::Bad, Failure::from(error).text()),
+        Err(error) => find("server", Outcome::Bad, Failure::from(error).text()),
     }
-    report(global, &findings)
+    rules
+}
+
+fn name_missing(
+    missing: &MissingPermissions,
+    find: &mut impl FnMut(&'static str, Outcome, String),
+) {
+    if !missing.rules.is_empty() {
+        // Without a message waiters find out by themselves, only later.
+        let is_about_messages = |rule: &String| rule.ends_with("publish") || rule.starts_with('&');
+        let is_slow = missing.rules.iter().all(is_about_messages);
+        let outcome = if is_slow { Outcome::Risk } else { Outcome::Bad };
+        let rules = missing.rules.join(" ");
+        find("permissions", outcome, format!("the user lacks, for `ACL SETUSER`: {rules}"));
+    }
+    if !missing.unknown_commands.is_empty() {
+        let commands = missing.unknown_commands.join(", ");
+        let text =
+            format!("the server does not know {commands}: renamed, or the server is too old");
+        find("commands", Outcome::Bad, text);
+    }
+}
+
+/// Uses the store as a service does, under the namespace of the command line.
+async fn look_closer(
+    global: &Global,
+    url: &str,
+    client: &LockClient,
+    rules: &str,
+    find: &mut impl FnMut(&'static str, Outcome, String),
+) -> Result<(), Failure> {
+    let (p50, worst) = round_trips(client).await?;
+    find("latency", Outcome::Good, format!("{p50:.1?} median, {worst:.1?} at most"));
+    let mut took = Duration::MAX;
+    for _ in 0..HAND_OFFS {
+        took = took.min(hand_off(global, url).await?);
+    }
+    if took < p50 * 2 + SLACK {
+        find("hand-off", Outcome::Good, format!("after {took:.1?}, by a message"));
+    } else {
+        let text = format!(
+            "after {took:.1?}, later than by a message: this machine or the server is busy, or no \
+             messages arrive and waiters poll: then permit {rules}"
+        );
+        find("hand-off", Outcome::Risk, text);
+    }
+    if let Err(error) = client.list(1).await {
+        let text = format!(
+            "`lockctl ls` and the console cannot list locks: {}",
+            Failure::from(error).text()
+        );
+        find("list", Outcome::Note, text);
+    }
+    Ok(())
 }
 
 /// The median and the longest of some round trips.
@@ -78,7 +173,7 @@ async fn round_trips(client: &LockClient) -> Result<(Duration, Duration), Error>
 }
 
 /// How long a waiting client takes to get a lock that another one releases.
-async fn hand_over(global: &Global, url: &str) -> Result<Duration, Failure> {
+async fn hand_off(global: &Global, url: &str) -> Result<Duration, Failure> {
     let (holder, waiter) = (connect(global, url).await?, connect(global, url).await?);
     let key = format!("lockctl-doctor:{}", holder.id());
     let guard = holder.mutex(key.clone()).lock().await?;
@@ -101,6 +196,7 @@ fn report(global: &Global, findings: &[Finding]) -> Result<u8, Failure> {
     for Finding { check, outcome, text: found } in findings {
         let word = match outcome {
             Outcome::Good => "ok",
+            Outcome::Note => "note",
             Outcome::Risk => "risk",
             Outcome::Bad => "failed",
         };

@@ -61,18 +61,26 @@ impl From<Error> for Failure {
             }
             source = cause.source();
         }
-        Self { status, text }
+        Self { status, text: in_words_of_the_command(&text) }
     }
 }
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        let text = match error.field() {
+        let text = in_words_of_the_command(&match error.field() {
             "url" => error.to_string().replacen("`url`", "--store", 1),
             field => error.to_string().replacen(&format!("`{field}`"), &format!("--{field}"), 1),
-        };
+        });
         Self { status: USAGE, text }
     }
+}
+
+/// The library's advice names its methods.
+fn in_words_of_the_command(text: &str) -> String {
+    let text = text.replace("`without_wait()`", "`--wait none`");
+    let text = text.replace("`wait_forever()`", "`--wait forever`");
+    text.replace("write `without_max_hold()`", "leave the option out")
+        .replace("write `without_min_hold()`", "leave the option out")
 }
 
 impl From<std::io::Error> for Failure {

@@ -8,6 +8,7 @@ mod args;
 mod client;
 mod doctor;
 mod failure;
+mod man;
 mod output;
 mod run;
 mod show;
@@ -45,11 +46,8 @@ async fn execute(cli: &Cli) -> Result<u8, Failure> {
             clap_complete::generate(*shell, &mut Cli::command(), "lockctl", &mut text);
             write(&text)
         }
-        Command::Man => {
-            let mut text = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut text)?;
-            write(&text)
-        }
+        Command::Man { dir: Some(dir), .. } => man::write_all(dir).map(|()| 0),
+        Command::Man { command, dir: None } => write(&man::page(command.as_deref())?),
         Command::Doctor { url } => doctor::check(global, url.as_deref()).await,
         Command::Run(args) => run::run(global, args).await,
         Command::Ls(args) => show::list(&connect(global, &global.store).await?, global, args).await,
@@ -67,7 +65,12 @@ async fn execute(cli: &Cli) -> Result<u8, Failure> {
 
 /// Warnings of the library go to standard error.
 fn log(global: &Global) {
-    let level = if global.verbose { "lock_core=debug" } else { "lock_core=warn" };
+    let level = match (global.verbose, global.json) {
+        (true, _) => "lock_core=debug",
+        (false, false) => "lock_core=warn",
+        // A program reads standard error, too.
+        (false, true) => "off",
+    };
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(level))

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use lock_core::{LockClient, LostReason, MutexGuard};
+use lock_core::{Key, LockClient, LostReason, MutexGuard, Released};
 use rustix::process::Signal;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use crate::args::{Global, RunArgs};
 use crate::client::{DRAIN_LIMIT, connect};
 use crate::failure::{BUSY, Failure, STORE};
-use crate::signals::{self, Signals};
+use crate::output::shown;
+use crate::signals::{Signals, Target, ends};
 
 /// Added to a signal's number: the exit status of what it ended.
 const BY_SIGNAL: i32 = 128;
@@ -20,37 +21,44 @@ const BY_SIGNAL: i32 = 128;
 /// Runs a command while holding a lock.
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> {
     let mut signals = Signals::receive()?;
-    let taken = async {
-        let client = connect(global, &global.store).await?;
-        let mutex = client.mutex(args.key.clone()).with_options(args.options());
-        tokio::select! {
-            guard = mutex.lock() => Ok((client, Ok(guard?))),
-            // The client releases what the wait may have left.
-            signal = signals.end() => Ok((client, Err(signal))),
-        }
+    let connected = tokio::select! {
+        client = connect(global, &global.store) => client,
+        signal = signals.end() => return Ok(by_signal(signal.as_raw())),
     };
-    let taken: Result<(LockClient, Result<MutexGuard, Signal>), Failure> = taken.await;
-    let taken = taken.map_err(|failure| {
+    let with_statuses = |failure: Failure| {
         failure.with_status(BUSY, args.busy_status).with_status(STORE, args.store_status)
-    });
-    let (client, guard) = taken?;
-    let outcome = match guard {
-        Ok(guard) => under(guard, args, &mut signals).await,
-        Err(signal) => Ok(by_signal(signal.as_raw())),
+    };
+    let client = connected.map_err(with_statuses)?;
+    let mutex = client.mutex(named(&args.key)?).with_options(args.options());
+    let outcome = tokio::select! {
+        guard = mutex.lock() => match guard {
+            Ok(guard) => under(guard, args, &mut signals).await,
+            Err(error) => Err(with_statuses(error.into())),
+        },
+        // The client releases what the wait may have left.
+        signal = signals.end() => Ok(by_signal(signal.as_raw())),
     };
     let _drained = client.drain(DRAIN_LIMIT).await;
     outcome
 }
 
+/// The key with itself as its label: who types it may read it in the log.
+fn named(key: &str) -> Result<Key, Failure> {
+    Ok(Key::new(key.to_owned())?.with_label(shown(key).leak()))
+}
+
 /// Runs the command of `args` while `guard` is held.
 async fn under(guard: MutexGuard, args: &RunArgs, signals: &mut Signals) -> Result<u8, Failure> {
     let (program, arguments) = args.command.split_first().expect("BUG: clap requires a command");
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env("LOCK_KEY", &args.key)
-        .env("LOCK_FENCE", guard.fencing_token().to_string())
-        .spawn();
-    let mut child = match child {
+        .env("LOCK_FENCE", guard.fencing_token().to_string());
+    if Target::is_group() {
+        command.process_group(0);
+    }
+    let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             release(guard).await;
@@ -59,16 +67,31 @@ async fn under(guard: MutexGuard, args: &RunArgs, signals: &mut Signals) -> Resu
             return Err(Failure::new(status, format!("{}: {error}", program.to_string_lossy())));
         }
     };
+    let target = child.id().and_then(Target::of);
+    let mut is_ending = false;
     loop {
         tokio::select! {
             status = child.wait() => {
-                release(guard).await;
-                return Ok(exit_status(status?));
+                let status = exit_status(status?);
+                // What the command started may not have heeded the signal yet.
+                if is_ending && let Some(target) = target {
+                    settle(target, args, signals).await;
+                }
+                return match release(guard).await {
+                    Some(Released::Expired | Released::TakenByOther) => Err(Failure::new(
+                        args.lost_status,
+                        format!("the lock was lost before the command ended, with status {status}"),
+                    )),
+                    _ => Ok(status),
+                };
             }
-            reason = guard.lost() => return stop(&mut child, reason, args).await,
-            signal = signals.next() => {
-                if let Some(pid) = child.id() {
-                    signals::pass_on(pid, signal);
+            reason = guard.lost() => {
+                return stop(&mut child, target, reason, args, signals).await;
+            }
+            received = signals.next() => {
+                is_ending |= ends(received.signal);
+                if let Some(target) = target {
+                    target.pass_on(received);
                 }
             }
         }
@@ -76,26 +99,56 @@ async fn under(guard: MutexGuard, args: &RunArgs, signals: &mut Signals) -> Resu
 }
 
 /// Ends a command whose lock is lost.
-async fn stop(child: &mut Child, reason: LostReason, args: &RunArgs) -> Result<u8, Failure> {
-    if let Some(pid) = child.id() {
-        signals::send(pid, Signal::TERM);
+async fn stop(
+    child: &mut Child,
+    target: Option<Target>,
+    reason: LostReason,
+    args: &RunArgs,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let mut is_killed = false;
+    if let Some(target) = target {
+        target.send(Signal::TERM);
+        let ended = async {
+            let _status = child.wait().await;
+            target.ended().await;
+        };
+        is_killed = !in_time(ended, args, signals).await;
+        if is_killed {
+            target.send(Signal::KILL);
+            let _status = child.wait().await;
+        }
     }
-    let killed = if timeout(args.grace, child.wait()).await.is_err() {
-        child.kill().await?;
-        ", and killed since it went on"
-    } else {
-        ""
-    };
+    let killed = if is_killed { ", and killed since it went on" } else { "" };
     Err(Failure::new(
         args.lost_status,
         format!("the lock was lost ({reason}): the command was stopped{killed}"),
     ))
 }
 
+/// Waits until all that a command started has ended after a signal, and kills what has not.
+async fn settle(target: Target, args: &RunArgs, signals: &mut Signals) {
+    if !in_time(target.ended(), args, signals).await {
+        target.send(Signal::KILL);
+    }
+}
+
+/// Whether `ended` is ready within the grace. A further signal cuts the grace short.
+async fn in_time(ended: impl Future<Output = ()>, args: &RunArgs, signals: &mut Signals) -> bool {
+    tokio::select! {
+        ended = timeout(args.grace, ended) => ended.is_ok(),
+        _ = signals.end() => false,
+    }
+}
+
 /// A failed release does not change how the command ended.
-async fn release(guard: MutexGuard) {
-    if let Err(error) = guard.release().await {
-        eprintln!("lockctl: the lock was not released, and ends with its ttl: {error}");
+async fn release(guard: MutexGuard) -> Option<Released> {
+    match guard.release().await {
+        Ok(released) => Some(released),
+        Err(error) => {
+            eprintln!("lockctl: the lock was not released, and ends with its ttl: {error}");
+            None
+        }
     }
 }
 
@@ -115,7 +168,7 @@ pub(crate) async fn wait(
     limit: Option<Duration>,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::receive()?;
-    let mutex = client.mutex(key.to_owned());
+    let mutex = client.mutex(named(key)?);
     let mutex = match limit {
         Some(limit) if limit.is_zero() => mutex.without_wait(),
         Some(limit) => mutex.with_wait(limit),

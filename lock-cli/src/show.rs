@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal, Write as _};
 use std::time::Duration;
 
-use lock_core::{LockClient, LockEntry, LockInfo, OwnerInfo};
+use lock_core::{LockClient, LockEntry, LockInfo, LockList, OwnerInfo};
 use serde_json::{Value, json};
 
 use crate::args::{Global, LsArgs, ReleaseArgs};
 use crate::failure::{Failure, USAGE};
-use crate::output::write;
+use crate::output::{is_read, shown, write};
 
 /// Moves the cursor to the top left and clears the terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -21,7 +21,16 @@ pub(crate) async fn list(
     args: &LsArgs,
 ) -> Result<u8, Failure> {
     loop {
-        let entries = client.list(args.limit).await?;
+        let LockList { entries, is_cut, .. } = match (client.list(args.limit).await, args.watch) {
+            (Ok(list), _) => list,
+            // An outage is when it is watched.
+            (Err(error), Some(seconds)) if error.is_retryable() => {
+                Failure::from(error).print(global.json);
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+                continue;
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
         let mut text = String::new();
         if global.json {
             for entry in &entries {
@@ -34,8 +43,10 @@ pub(crate) async fn list(
             }
             text.push_str(&table(&entries));
         }
-        write(text.as_bytes())?;
-        if !global.json && entries.len() == args.limit {
+        if !is_read(text.as_bytes())? {
+            return Ok(0);
+        }
+        if is_cut {
             eprintln!("lockctl: there may be more: raise --limit");
         }
         let Some(seconds) = args.watch else { return Ok(0) };
@@ -50,9 +61,10 @@ pub(crate) async fn owner(client: &LockClient, global: &Global, key: &str) -> Re
         format!("{}\n", as_json(key, &info))
     } else {
         match &info.owner {
-            None => format!("{key} is free\n"),
+            None => format!("{} is free\n", shown(key)),
             Some(owner) => format!(
-                "{key} is held\n  holder   {}\n  left     {}\n  waiting  {}\n  fence    {}\n",
+                "{} is held\n  holder   {}\n  left     {}\n  waiting  {}\n  fence    {}\n",
+                shown(key),
                 holder(owner, true),
                 left(owner),
                 waiting(&info),
@@ -79,7 +91,10 @@ pub(crate) async fn release(
     }
     if !client.force_release_from(key.clone(), &owner).await? {
         let who = holder(&owner, false);
-        return Err(Failure::new(1, format!("{key} is no longer held by {who}: nothing was done")));
+        return Err(Failure::new(
+            1,
+            format!("{} is no longer held by {who}: nothing was done", shown(key)),
+        ));
     }
     freed(global, key, Some(&owner))
 }
@@ -93,8 +108,10 @@ fn freed(global: &Global, key: &str, former: Option<&OwnerInfo>) -> Result<u8, F
                 "client": former.and_then(|owner| owner.client).map(|id| id.to_string()) })
             )
         }
-        (false, None) => format!("{key} is free\n"),
-        (false, Some(owner)) => format!("{key} was taken from {}\n", holder(owner, false)),
+        (false, None) => format!("{} is free\n", shown(key)),
+        (false, Some(owner)) => {
+            format!("{} was taken from {}\n", shown(key), holder(owner, false))
+        }
     };
     write(text.as_bytes())
 }
@@ -105,14 +122,15 @@ fn agrees(key: &str, owner: &OwnerInfo) -> Result<bool, Failure> {
         return Err(Failure::new(USAGE, "there is no terminal to ask on: add --yes"));
     }
     eprint!(
-        "{key} is held by {} for {}. Its section may still run. Take it? [y/N] ",
+        "{} is held by {} for {}. Its section may still run. Take it? [y/N] ",
+        shown(key),
         holder(owner, false),
         left(owner)
     );
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"))
 }
 
 /// Aligned columns.
@@ -121,7 +139,7 @@ fn table(entries: &[LockEntry]) -> String {
     let rows = entries.iter().map(|entry| {
         let owner = entry.info.owner.as_ref();
         [
-            entry.key.clone(),
+            shown(&entry.key),
             owner.map_or_else(String::new, |owner| holder(owner, false)),
             owner.map_or_else(String::new, left),
             waiting(&entry.info),
@@ -148,7 +166,7 @@ fn holder(owner: &OwnerInfo, long: bool) -> String {
         (None, _) => "a foreign value".to_owned(),
         (Some(client), true) => format!("{client} (released, kept by min_hold)"),
         (Some(client), false) if long => {
-            format!("{client} (its log has `client={client}` with host and process)")
+            format!("{client} (`redis-cli client list | grep {client}` shows host and process)")
         }
         (Some(client), false) => client.to_string(),
     }

@@ -44,6 +44,28 @@ struct Inner {
 }
 
 /// The outcome that an [`Error`] reports.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{LockClient, store::MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = LockClient::builder(MemoryStore::new()).build()?;
+/// use lock_core::ErrorKind;
+///
+/// let held = client.mutex("report").lock().await?;
+/// let error = client.mutex("report").without_wait().lock().await.unwrap_err();
+/// let answer = match error.kind() {
+///     ErrorKind::Busy { retry_after, .. } => format!("try again in {retry_after:?}"),
+///     ErrorKind::Unavailable | ErrorKind::Unknown => "the store failed".to_owned(),
+///     ErrorKind::Lost { reason, .. } => format!("stopped: {reason}"),
+///     _ => format!("a mistake: {error}"),
+/// };
+/// assert!(answer.starts_with("try again"));
+/// # drop(held);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -80,14 +102,17 @@ pub enum ErrorKind {
     ///
     /// A release that fails with this is sent where the client is used next.
     NoRuntime,
-    /// The store could not be reached, or replied that it cannot serve: nothing was done.
+    /// The store could not be reached, or replied that it cannot serve: nothing was done, or
+    /// nothing that counts. A grant that too few replicas have confirmed, where they have to, is
+    /// none: its lock is freed as after [`Unknown`](Self::Unknown).
     Unavailable,
     /// The store may or may not have acted: it did not reply in time, or its error does not say
     /// what it did. Also the result of a wait that lost contact with the store while it had a place
     /// in the queue (the lock may have been handed to it), and of a grant that arrived when too
     /// little of its lease was left.
     ///
-    /// A lock that this leaves behind is released in the background as soon as the store replies.
+    /// A lock that this leaves behind is released in the background as soon as the store replies,
+    /// unless the next waiter of this client goes on with the claim.
     Unknown,
     /// This store does not support the operation; another store may.
     Unsupported,
@@ -126,8 +151,8 @@ pub enum LostReason {
     Draining,
     /// The deadline passed without a confirmed renewal.
     Expired,
-    /// [`LockClient::force_release`](crate::LockClient::force_release) of this client took the
-    /// lock.
+    /// [`LockClient::force_release`](crate::LockClient::force_release) took the lock: this
+    /// client's, or another client's whose message arrived.
     ForceReleased,
     /// The store no longer knows the lock: it was deleted, or it expired early.
     Gone,
@@ -152,7 +177,8 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Busy { .. })
     }
 
-    /// The store could not be reached, or cannot serve: nothing was done (kind `Unavailable`).
+    /// The store could not be reached, or cannot serve: nothing was done, or nothing that counts
+    /// (kind `Unavailable`).
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.0.kind == ErrorKind::Unavailable
@@ -238,7 +264,8 @@ impl Error {
         self.0.source.as_deref().map(|source| source as _)
     }
 
-    /// For stores: the store could not be reached, or refused to act; nothing was done.
+    /// For stores: the store could not be reached, or refused to act; nothing was done, or nothing
+    /// that counts.
     pub fn unavailable(
         what: impl Into<Cow<'static, str>>,
         source: impl StdError + Send + Sync + 'static,
@@ -437,6 +464,19 @@ impl fmt::Display for LostReason {
 
 /// A setting that is invalid. Found when a client or store is built, or when an option is first
 /// used.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lock_core::{LockClient, LockOptions, store::MemoryStore};
+///
+/// let options = LockOptions::new().with_ttl(Duration::from_millis(1));
+/// let error = LockClient::builder(MemoryStore::new()).with_defaults(options).build().unwrap_err();
+/// assert_eq!(error.field(), "ttl");
+/// assert_eq!(error.to_string(), "`ttl` is 1ms: choose 100ms to 24h");
+/// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
     field: &'static str,
@@ -447,6 +487,15 @@ impl ConfigError {
     /// The setting `field` has this `problem`; the text says what to do about it.
     pub fn new(field: &'static str, problem: impl Into<Cow<'static, str>>) -> Self {
         Self { field, problem: problem.into() }
+    }
+
+    /// The setting `field` is longer than the store allows.
+    pub(crate) fn too_long(field: &'static str, span: Duration, longest: Duration) -> Self {
+        let problem = format!(
+            "is {span:?}, longer than the {longest:?} that this store allows: choose less, or give \
+             all clients of a quorum a longer `with_restart_delay`"
+        );
+        Self::new(field, problem)
     }
 
     /// The setting that is wrong.

@@ -12,7 +12,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // In a service: `RedisStore::connect("redis://127.0.0.1/").await?`
+//! // In a service: `store::connect("redis://127.0.0.1/").await?`
 //! LockClient::builder(MemoryStore::new()).build()?.install()?;
 //!
 //! create_order(7).await?;
@@ -55,8 +55,9 @@
 //! - **Only the holder releases.** Release and renewal compare the token atomically. (An operator
 //!   may take a lock by [`LockClient::force_release`].)
 //! - **No orphans.** A lock whose acquisition was cancelled, timed out or failed is released as
-//!   soon as the store can be reached, not left to its ttl. (A failover may bring a released lock
-//!   back for the rest of its ttl.)
+//!   soon as the store can be reached, not left to its ttl, unless the store refuses the release
+//!   for good or the runtime ends first. (A failover may bring a released lock back for the rest of
+//!   its ttl.)
 //! - **Progress.** A free lock is taken by a live waiter, even if every notification is lost.
 //! - **Honest outcomes.** [Busy](ErrorKind::Busy), [unavailable](ErrorKind::Unavailable) and
 //!   [unknown](ErrorKind::Unknown) are different errors. A body never runs without its lock, and a
@@ -95,8 +96,8 @@
 //! # Metrics
 //!
 //! With the feature `metrics`, a client reports to the recorder that the program installed *before*
-//! its first lock, such as that of `metrics-exporter-prometheus`. `key` is the label of the lock's
-//! key, a template and never a value.
+//! the store connects, such as that of `metrics-exporter-prometheus`. `key` is the label of the
+//! lock's key, a template and never a value.
 //!
 //! | name | kind, labels | what it is |
 //! |---|---|---|
@@ -111,9 +112,20 @@
 //! | `lock_renewal_lateness_seconds` | histogram | how much later than due renewals were sent; it grows before leases are lost |
 //! | `lock_releases_pending` | gauge | releases that the store has not confirmed |
 //! | `lock_release_retries_total` | counter | releases that were sent again |
+//! | `lock_store_up` | gauge: `server` | 1 if the last dial of the server succeeded, else 0; an idle client does not dial |
 //! | `lock_store_connections_total` | counter | connections to Redis that were opened |
 //! | `lock_store_request_seconds` | histogram | how long Redis took to reply to a call |
 //! | `lock_store_request_commands` | histogram | how many commands shared a call |
+//! | `lock_store_outage_seconds` | histogram: `server` | how long a server that was needed could not be reached, told when it is over: with sentinels and in a cluster, the time without a master |
+//! | `lock_store_replica_acks_missed_total` | counter | calls with claims or renewals that too few replicas confirmed |
+//! | `lock_store_redirections_total` | counter: `kind` | of a cluster: commands that a node sent elsewhere (`moved`, `ask`) or refused (`try_again`, `not_served`) |
+//! | `lock_store_slot_maps_total` | counter: `outcome` | of a cluster: questions for the map of its slots: `done`, `failed` |
+//! | `lock_quorum_rounds_total` | counter: `outcome` | of a quorum: rounds of votes for claims: `granted`, `again` for a round that is followed by a second one, `taken`, `failed` |
+//! | `lock_quorum_votes` | histogram | how many members voted for a claim in a round |
+//! | `lock_quorum_turns_total` | counter: `outcome` | turns that conductors gave to waiters: the members `granted` the lock, or `refused` it |
+//! | `lock_quorum_repairs_total` | counter: `server` | held locks that a member took again, after it had lost them |
+//! | `lock_quorum_member_up` | gauge: `server` | 1 if the member votes, else 0 |
+//! | `lock_quorum_member_clock_seconds` | gauge: `server` | how far the clock of the member is ahead of the median of all; beyond a second it refuses claims |
 //!
 //! # How it works
 //!
@@ -124,24 +136,24 @@
 //! store. Each claim carries the server time after which it is void, so that a late claim does
 //! nothing. One task per client, the renewer, renews each lease after a third of what remains.
 //! Another task, the releaser, sends each release that no caller awaits until the store has
-//! confirmed it.
+//! confirmed it or refused it for good, or nothing can be left to release.
 //!
 //! # Order of service
 //!
 //! Within a process, the tasks that want one key queue in memory and have one claim in the store. A
 //! guard that ends hands its lease to the next task in memory, with its own fencing token and
 //! deadline, up to 63 times or for 5 ms. Then the lock goes back to the store, so that other
-//! processes get their turn.
+//! processes get it.
 //!
 //! On Redis, the claims of processes wait in a queue, first come, first served. The release gives
 //! the lock to the first of them for a short time (3 s, or the ttl if that is less) and notifies it
-//! by pub/sub; a holder that needs more than 50 ms extends it to the full ttl. So a hand-over costs
-//! two commands, however many processes wait. Waiting claims are repeated, the first about once a
-//! second, which finds a grant whose message was lost. A claim loses its place in the queue if its
-//! client cannot be notified at that moment, does not enter in time, or was paused for longer than
-//! its ticket lasts. Clients that only use `SET .. NX PX` never queue; a lock that such a client
-//! holds is claimed every 100 ms at first, and at its expiry. `try_lock` neither queues nor
-//! overtakes claims that wait.
+//! by pub/sub; a holder that needs more than 50 ms extends it to the full ttl. So a hand-off costs
+//! two commands, however many processes wait. Waiting claims are repeated about once a second,
+//! which finds a missed grant. A claim loses its place in the queue if its client cannot be
+//! notified at that moment, does not enter in time, or was paused for longer than its ticket lasts.
+//! Clients that only use `SET .. NX PX` never queue; a lock that such a client holds is claimed
+//! every 100 ms at first, and at its expiry. `try_lock` neither queues nor overtakes claims that
+//! wait.
 //!
 //! For one server, the algorithm is the one in the Redis documentation ("Distributed locks with
 //! Redis", the single-instance case). This crate adds the deadline, the fence and the void time.
@@ -155,8 +167,10 @@
 //! |---|---|---|
 //! | `macros` | yes | [`#[distributed_lock]`](distributed_lock), [`key!`], `#[derive(KeyPart)]`; without it, see [`Key`] |
 //! | `redis` | yes | [`store::RedisStore`]; without it, [`store::MemoryStore`] and your own stores |
+//! | `redis-cluster` | no | `redis+cluster://` URLs: leases on a Redis Cluster |
+//! | `redis-quorum` | no | `store::QuorumStore`: locks on a majority of independent Redis servers |
 //! | `redis-tls` | no | `rediss://` URLs, by rustls with the platform's root certificates |
-//! | `serde` | no | `LockConfig`: a URL and options from a configuration; `Serialize` and `Deserialize` for [`LockOptions`] and [`Wait`], with durations such as `"10s"` |
+//! | `serde` | no | `LockConfig`: URLs and options from a configuration; `Serialize` and `Deserialize` for [`LockOptions`] and [`Wait`], with durations such as `"10s"` |
 //! | `metrics` | no | counts and measures for the recorder of the crate `metrics`, see [Metrics](#metrics) |
 //! | `uuid` | no | [`KeyPart`] for `uuid::Uuid` |
 //! | `test-util` | no | `testing`: for tests of stores and of code that locks; leases follow a paused tokio clock, which is refused without it |
@@ -164,6 +178,7 @@
 
 #[cfg(doc)]
 pub mod _design;
+mod activity;
 mod backoff;
 mod client;
 #[cfg(feature = "serde")]
@@ -193,8 +208,9 @@ pub mod testing;
 pub mod time;
 mod tracker;
 
+pub use self::activity::{Activity, HeldLock, Loss, WaitingTasks};
 pub use self::client::{
-    Drained, LockClient, LockClientBuilder, LockEntry, LockInfo, OwnerInfo, Shutdown,
+    Drained, LockClient, LockClientBuilder, LockEntry, LockInfo, LockList, OwnerInfo, Shutdown,
 };
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]

@@ -17,6 +17,7 @@ use crate::error::ConfigError;
 /// | `max_hold` | none | 1 ms – 24 h | end the lease after this long, however often it could be renewed |
 /// | `min_hold` | none | 1 ms – 24 h, at most `max_hold`, at most a `ttl` that is not renewed | keep the key taken at least this long, even if released earlier |
 /// | `fencing` | on | | number each grant, so that a resource can refuse late holders |
+/// | `turns_for_others` | off | | leave turns to clients of other libraries that share the lock |
 ///
 /// Bounds are checked when the options are used, with an error that names the option.
 ///
@@ -38,6 +39,7 @@ pub struct LockOptions {
     max_hold: Option<Option<Duration>>,
     min_hold: Option<Option<Duration>>,
     fencing: Option<bool>,
+    turns_for_others: Option<bool>,
 }
 
 /// How long to wait for another holder.
@@ -56,7 +58,15 @@ impl LockOptions {
     /// No overrides: everything is inherited.
     #[must_use]
     pub const fn new() -> Self {
-        Self { ttl: None, wait: None, renewal: None, max_hold: None, min_hold: None, fencing: None }
+        Self {
+            ttl: None,
+            wait: None,
+            renewal: None,
+            max_hold: None,
+            min_hold: None,
+            fencing: None,
+            turns_for_others: None,
+        }
     }
 
     /// Sets the time to live of the lock in the store.
@@ -166,6 +176,31 @@ impl LockOptions {
         self
     }
 
+    /// Leaves turns to clients of other libraries, such as redsync, with which the lock is shared
+    /// for a while. They look for a free key from time to time, and here a release hands the lock
+    /// to the next waiter, so a key that is always wanted is never free for them.
+    ///
+    /// With this, a process that has had the key for two sections in a row frees it, and waits for
+    /// up to 250 ms until another client has had it. So such a client gets a third of the sections,
+    /// and more if it locks again at once. If none came, the next turn is left a second later: a
+    /// lock that only this library wants is then idle for up to a fifth of the time. While a turn
+    /// is left, `try_lock` finds the lock busy. All clients of this library that want the key
+    /// should have it; with a `min_hold` it does nothing.
+    ///
+    /// A process that waits in the store's queue may end such a turn early, and takes the key.
+    #[must_use]
+    pub const fn with_turns_for_others(mut self) -> Self {
+        self.turns_for_others = Some(true);
+        self
+    }
+
+    /// Hands the lock on as long as waiters want it, the default.
+    #[must_use]
+    pub const fn without_turns_for_others(mut self) -> Self {
+        self.turns_for_others = Some(false);
+        self
+    }
+
     /// The time to live, if set.
     #[must_use]
     pub const fn ttl(&self) -> Option<Duration> {
@@ -202,10 +237,16 @@ impl LockOptions {
         self.fencing
     }
 
+    /// Whether to leave turns to clients of other libraries, if set.
+    #[must_use]
+    pub const fn turns_for_others(&self) -> Option<bool> {
+        self.turns_for_others
+    }
+
     /// These overrides on top of `inherited` ones.
     #[must_use]
     pub fn or(self, inherited: Self) -> Self {
-        let Self { ttl, wait, renewal, max_hold, min_hold, fencing } = self;
+        let Self { ttl, wait, renewal, max_hold, min_hold, fencing, turns_for_others } = self;
         Self {
             ttl: ttl.or(inherited.ttl),
             wait: wait.or(inherited.wait),
@@ -213,12 +254,13 @@ impl LockOptions {
             max_hold: max_hold.or(inherited.max_hold),
             min_hold: min_hold.or(inherited.min_hold),
             fencing: fencing.or(inherited.fencing),
+            turns_for_others: turns_for_others.or(inherited.turns_for_others),
         }
     }
 
     /// The options that result, with the library's defaults where nothing is set.
     pub(crate) fn resolve(self) -> Result<ResolvedOptions, ConfigError> {
-        let Self { ttl, wait, renewal, max_hold, min_hold, fencing } = self;
+        let Self { ttl, wait, renewal, max_hold, min_hold, fencing, turns_for_others } = self;
         let resolved = ResolvedOptions {
             ttl: ttl.unwrap_or(DEFAULT_TTL),
             wait: wait.unwrap_or(Wait::UpTo(DEFAULT_WAIT)),
@@ -226,6 +268,7 @@ impl LockOptions {
             max_hold: max_hold.flatten(),
             min_hold: min_hold.flatten(),
             fencing: fencing.unwrap_or(true),
+            turns_for_others: turns_for_others.unwrap_or(false),
         };
         check_ttl(resolved.ttl)?;
         if let Wait::UpTo(wait) = resolved.wait {
@@ -262,9 +305,17 @@ pub(crate) struct ResolvedOptions {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) fencing: bool,
+    pub(crate) turns_for_others: bool,
 }
 
 impl ResolvedOptions {
+    /// The same, if the store keeps locks for as long as that.
+    pub(crate) fn within(self, longest_ttl: Option<Duration>) -> Result<Self, ConfigError> {
+        check_longest("ttl", self.ttl, longest_ttl)?;
+        check_longest("min_hold", self.min_hold.unwrap_or(Duration::ZERO), longest_ttl)?;
+        Ok(self)
+    }
+
     /// Whether to wait for another holder.
     pub(crate) fn waits(&self) -> bool {
         self.wait != Wait::None
@@ -289,6 +340,18 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), ConfigError> {
         return Err(ConfigError::new("ttl", format!("is {ttl:?}: choose 100ms to 24h")));
     }
     Ok(())
+}
+
+/// Checks a span for which the store is to keep a lock, against the longest that it allows.
+pub(crate) fn check_longest(
+    field: &'static str,
+    span: Duration,
+    longest: Option<Duration>,
+) -> Result<(), ConfigError> {
+    match longest {
+        Some(longest) if span > longest => Err(ConfigError::too_long(field, span, longest)),
+        _ => Ok(()),
+    }
 }
 
 /// Checks a wait or a hold; `or` says what to write for none or more.
@@ -331,6 +394,9 @@ macro_rules! option_setters {
             /// Takes the lock without a number for the grant:
             /// [`LockOptions::without_fencing`](crate::LockOptions::without_fencing).
             without_fencing();
+            /// Leaves turns to clients of other libraries that share the lock:
+            /// [`LockOptions::with_turns_for_others`](crate::LockOptions::with_turns_for_others).
+            with_turns_for_others();
         }
     };
 }

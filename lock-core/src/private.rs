@@ -79,11 +79,12 @@ impl<T: AsRef<LockClient> + ?Sized> AsClient for T {
     }
 }
 
-/// The client of `client = ..`.
+/// The client of `client = ..`. A `Result` like that of [`installed`], so that generated code
+/// treats both alike.
 ///
 /// # Errors
 ///
-/// None today.
+/// None.
 pub fn client<C: AsClient + ?Sized>(client: &C) -> Result<LockClient, Error> {
     Ok(client.as_client().clone())
 }
@@ -185,6 +186,12 @@ pub fn fencing(fencing: bool) -> LockOptions {
     if fencing { options().with_fencing() } else { options().without_fencing() }
 }
 
+/// The option of `turns_for_others = expr`.
+#[must_use]
+pub fn turns_for_others(leave: bool) -> LockOptions {
+    if leave { options().with_turns_for_others() } else { options().without_turns_for_others() }
+}
+
 /// Takes the lock, or enters the one that the task holds.
 ///
 /// # Errors
@@ -237,6 +244,6 @@ impl<E: From<Error>> FromLockError for E {
 
 /// Calls the function of `on_busy` or `on_error`, so that a closure's argument type is inferred and
 /// its result is checked at the call.
-pub fn hand_over<R, F: FnOnce(Error) -> R>(function: F, error: Error) -> R {
+pub fn pass_error<R, F: FnOnce(Error) -> R>(function: F, error: Error) -> R {
     function(error)
 }

@@ -36,8 +36,8 @@ impl Drop for EnterGuard {
 }
 
 /// The runtime for tasks that outlive the current call, if none was given for them: the caller's.
-/// But one body can block a `current_thread` runtime, so a `multi_thread` runtime that has run such
-/// tasks `before` keeps them.
+/// Exception: a caller on a `current_thread` runtime, which one body can block, goes on with a
+/// `multi_thread` runtime that has run such tasks `before`.
 #[cfg(feature = "redis")]
 pub(crate) fn spawn_handle(before: Option<Handle>) -> Result<Handle, Error> {
     let here = match SPAWN_HANDLE.with_borrow(Clone::clone) {

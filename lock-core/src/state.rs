@@ -3,15 +3,17 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::driver::{BackgroundTask, Renewer};
+use crate::activity::RecentLosses;
+use crate::driver::{BackgroundTask, Releaser, Renewer};
 use crate::error::{ConfigError, Error};
 use crate::metrics::LockMetricsByLabel;
 use crate::options::{LockOptions, ResolvedOptions};
-use crate::registry::{Registry, Releaser};
+use crate::registry::{LocalTurn, Registry, TurnsForOthers};
 use crate::runtime::{self, EnterGuard};
 use crate::store::{ClientId, Name, Store};
 use crate::time::Instant;
@@ -20,26 +22,38 @@ use crate::tracker::Tracker;
 /// Of more locks than these it is not logged that they have a value without an expiry.
 const MOST_LOGGED: usize = 256;
 
+/// What is so slow that it is logged as a warning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slow {
+    pub(crate) wait: Option<Duration>,
+    pub(crate) hold: Option<Duration>,
+}
+
 /// The state of a client.
 pub(crate) struct ClientState {
-    /// Tells clients apart: a task re-enters only leases of the same client.
-    pub(crate) id: u64,
-    /// Tells clients apart for people: the first part of each token.
+    /// Unique within the process, by a counter: a task re-enters only leases of the same client.
+    pub(crate) local_id: u64,
+    /// Random, the first part of each token: from it people find the client across processes.
     pub(crate) client_id: ClientId,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) namespace: Arc<str>,
     pub(crate) defaults: LockOptions,
     /// The defaults with the library's below.
     pub(crate) resolved: ResolvedOptions,
+    /// The longest time for which the store keeps a lock without a renewal.
+    pub(crate) longest_ttl: Option<Duration>,
+    pub(crate) slow: Slow,
     pub(crate) registry: Registry,
+    pub(crate) turns_for_others: TurnsForOthers,
     pub(crate) renewer: Arc<Renewer>,
-    pub(crate) releaser: Arc<Releaser>,
+    pub(crate) releaser: Arc<Releaser<LocalTurn>>,
     /// Counts acquisitions under way and leases that are held, each from before its first command
     /// until its release is pending.
     pub(crate) held: Arc<Tracker>,
     /// When the client began to drain, for those that wait for it.
     draining: watch::Sender<Option<Instant>>,
     pub(crate) metrics: LockMetricsByLabel,
+    pub(crate) losses: RecentLosses,
     /// The locks whose value without an expiry was logged.
     without_expiry: Mutex<HashSet<Name>>,
     renewing: BackgroundTask,
@@ -48,28 +62,33 @@ pub(crate) struct ClientState {
 
 impl ClientState {
     pub(crate) fn new(
-        id: u64,
-        client_id: ClientId,
+        (local_id, client_id): (u64, ClientId),
         store: Arc<dyn Store>,
         namespace: Arc<str>,
         defaults: LockOptions,
+        slow: Slow,
         runtime: Option<Handle>,
     ) -> Result<Self, ConfigError> {
-        let resolved = defaults.resolve()?;
+        let longest_ttl = store.capabilities().longest_ttl;
+        let resolved = defaults.resolve()?.within(longest_ttl)?;
         let releaser = Arc::default();
         Ok(Self {
-            id,
+            local_id,
             client_id,
             store,
             namespace,
             defaults,
             resolved,
+            longest_ttl,
+            slow,
             registry: Registry::new(Arc::clone(&releaser)),
+            turns_for_others: TurnsForOthers::default(),
             renewer: Arc::default(),
             releaser,
             held: Arc::default(),
             draining: watch::Sender::new(None),
             metrics: LockMetricsByLabel::new(),
+            losses: RecentLosses::default(),
             without_expiry: Mutex::default(),
             renewing: BackgroundTask::new(runtime.clone()),
             releasing: BackgroundTask::new(runtime),

@@ -35,12 +35,13 @@ impl Instant {
     pub fn now() -> Self {
         #[cfg(feature = "test-util")]
         if let Some(paused) = paused::now() {
-            return Self::from_origin(paused);
+            return Self(nanos(paused));
         }
-        Self::from_origin(boot::elapsed())
+        Self(nanos(boot::elapsed()))
     }
 
-    /// The point `elapsed` after the clock's origin, for tests of time arithmetic.
+    /// The point `elapsed` after the clock's origin. On Linux, Android and Apple's systems the
+    /// processes of one boot share the origin, unless the clock is paused for a test.
     #[must_use]
     pub const fn from_origin(elapsed: Duration) -> Self {
         Self(nanos(elapsed))
@@ -50,6 +51,12 @@ impl Instant {
     #[must_use]
     pub const fn saturating_add(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
+    }
+
+    /// This point moved `by` earlier, or the clock's origin.
+    #[cfg(feature = "redis-quorum")]
+    pub(crate) const fn saturating_sub(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(by)))
     }
 
     /// How long after `earlier` this point is; zero if it is not after it.

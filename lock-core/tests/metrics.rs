@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::store::MemoryStore;
 use lock_core::testing::{Gate, GatedStore, wait_idle};
-use lock_core::{LockClient, LockOptions};
+use lock_core::{LockClient, LockOptions, LostReason};
 use metrics::set_default_local_recorder;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -87,6 +87,25 @@ async fn every_step_of_a_lock_is_counted_under_its_label() {
     let renewals = seen.iter().filter(|(name, _)| name.starts_with("lock_renewals_total"));
     let renewals: f64 = renewals.map(|(_, count)| count).sum();
     assert_eq!(seen["lock_renewal_lateness_seconds{}"], renewals);
+}
+
+/// The guard may be the first to notice: the renewer had no time while the runtime was blocked.
+#[tokio::test]
+async fn a_loss_that_the_guard_notices_itself_is_counted_and_kept_once() {
+    const SHORT: Duration = Duration::from_millis(100);
+    let recorder = DebuggingRecorder::new();
+    let mut seen = Seen::of(&recorder);
+    let _installed = set_default_local_recorder(&recorder);
+    let options = LockOptions::new().with_ttl(SHORT);
+    let client = LockClient::builder(MemoryStore::new()).with_defaults(options).build().unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    // What a body does that must not.
+    std::thread::sleep(2 * SHORT);
+    drop(guard);
+    wait_idle(&client).await;
+    let losses = client.activity().losses;
+    assert!(matches!(&losses[..], [one] if one.reason == LostReason::Expired), "{losses:?}");
+    assert_eq!(seen.look()["lock_losses_total{key=k,reason=expired}"], 1.0);
 }
 
 #[tokio::test(start_paused = true)]

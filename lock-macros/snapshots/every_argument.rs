@@ -82,12 +82,12 @@ impl Service {
                 }
                 facade::locks::private::core::result::Result::Err(__lock_error) => {
                     return if __lock_error.is_busy() {
-                        facade::locks::private::hand_over::<
+                        facade::locks::private::pass_error::<
                             Result<_, Error>,
                             _,
                         >(Self::busy, __lock_error)
                     } else {
-                        facade::locks::private::hand_over::<
+                        facade::locks::private::pass_error::<
                             Result<_, Error>,
                             _,
                         >(|error| Err(error.into()), __lock_error)

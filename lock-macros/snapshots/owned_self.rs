@@ -50,7 +50,7 @@ impl Service {
                     __lock_held
                 }
                 ::lock_core::private::core::result::Result::Err(__lock_error) => {
-                    return ::lock_core::private::hand_over::<(), _>(drop, __lock_error);
+                    return ::lock_core::private::pass_error::<(), _>(drop, __lock_error);
                 }
             }
         };

@@ -215,6 +215,9 @@ fn options(lock: &Lock, private: &TokenStream) -> TokenStream {
         Setting::Fencing(Switch::Known(true)) => call("with_fencing", &none),
         Setting::Fencing(Switch::Known(false)) => call("without_fencing", &none),
         Setting::Fencing(Switch::Computed(fencing)) => computed("fencing", fencing),
+        Setting::TurnsForOthers(Switch::Known(true)) => call("with_turns_for_others", &none),
+        Setting::TurnsForOthers(Switch::Known(false)) => call("without_turns_for_others", &none),
+        Setting::TurnsForOthers(Switch::Computed(leave)) => computed("turns_for_others", leave),
     });
     // Last, because the earlier ones count.
     let rest = lock.options.iter().map(|options| call("or", &options.to_token_stream()));
@@ -232,13 +235,13 @@ fn value_of_error(lock: &Lock, private: &TokenStream) -> TokenStream {
     let output = &lock.output;
     let error = quote_spanned!(generated()=> __lock_error);
     // The type is given, so that a handler that returns another type is an error at the handler.
-    let hand_over =
-        |f: &Expr| quote_spanned!(at(f)=> #private::hand_over::<#output, _>(#f, #error));
+    let pass_error =
+        |f: &Expr| quote_spanned!(at(f)=> #private::pass_error::<#output, _>(#f, #error));
     let other = match &lock.on_error {
         None => quote_spanned!(generated()=> <#output as #private::LockReturn>::refuse(#error)),
-        Some(f) => hand_over(f),
+        Some(f) => pass_error(f),
     };
-    match lock.on_busy.as_ref().map(hand_over) {
+    match lock.on_busy.as_ref().map(pass_error) {
         None => other,
         Some(busy) => {
             quote_spanned!(generated()=> if #error.is_busy() { #busy } else { #other })

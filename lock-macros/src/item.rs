@@ -154,17 +154,11 @@ fn argument<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     })
 }
 
-/// Whether `ty` is spelled like a future.
+/// Whether `ty` is spelled like a future, boxed or not.
 pub(crate) fn is_future(ty: &Type) -> bool {
-    match ungrouped(ty) {
-        Type::ImplTrait(ty) => future(&ty.bounds).is_some(),
-        Type::TraitObject(ty) => future(&ty.bounds).is_some(),
-        Type::Path(path) => {
-            ["BoxFuture", "LocalBoxFuture"].iter().any(|name| last(&path.path, name).is_some())
-                || ["Pin", "Box"].iter().any(|name| argument(ty, name).is_some_and(is_future))
-        }
-        _ => false,
-    }
+    let ty = ungrouped(ty);
+    matches!(spelled_like(ty), Some(Deferred::Future))
+        || ["Pin", "Box"].iter().any(|name| argument(ty, name).is_some_and(is_future))
 }
 
 /// Work that a function leaves to the caller of its result.

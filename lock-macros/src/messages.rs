@@ -1,4 +1,5 @@
-//! Every message of the macros.
+//! Every message of the macros themselves. Those about types are `on_unimplemented` notes in
+//! `lock_core::{private, key}`.
 //!
 //! A message says what is wrong and what to write instead, in one or two sentences, at the
 //! narrowest place that is wrong. The rules are in `validate`. The order here is: the function, the
@@ -353,6 +354,7 @@ pub(crate) fn bad_duration(
 pub(crate) fn not_a_bool(value: &Expr, name: &str) -> Error {
     let why = match name {
         "renew" => "the lease is renewed every third of its `ttl`",
+        "turns_for_others" => "with `true`, turns are left to clients of other libraries",
         _ => "without a number a resource cannot refuse late holders",
     };
     at(value, format!("`{name}` takes `true`, `false` or a `bool` expression; {why}"))

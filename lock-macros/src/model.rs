@@ -54,6 +54,7 @@ pub(crate) enum Setting {
     MinHold(Hold),
     Renew(Switch),
     Fencing(Switch),
+    TurnsForOthers(Switch),
 }
 
 pub(crate) enum Wait {

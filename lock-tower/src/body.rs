@@ -36,6 +36,20 @@ pin_project! {
     ///
     /// The default is an empty body, for middleware outside the layer that makes responses of its
     /// own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::{BodyExt, Full};
+    /// use lock_tower::LockBody;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// let body = LockBody::<Full<Bytes>>::default(); // of a timeout outside of the layer, say
+    /// assert!(body.collect().await?.to_bytes().is_empty());
+    /// # Ok(()) }
+    /// ```
     pub struct LockBody<B> {
         // In this order: the inner body is dropped before the lock is released.
         #[pin]

@@ -22,6 +22,22 @@ use crate::settings::Settings;
 ///
 /// The layer is its own builder. Settings made on a clone do not reach the services that were made
 /// before; the counts behind [`max_waiters`](Self::max_waiters) are shared by all of them.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lock_core::{LockClient, store::MemoryStore};
+/// use lock_tower::{HeaderKey, LockLayer};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder(MemoryStore::new()).build()?;
+/// let layer = LockLayer::new(client, HeaderKey::new("payment", "idempotency-key"))
+///     .with_wait(Duration::from_secs(1))
+///     .max_waiters(1_000);
+/// # drop(layer); Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockLayer<E> {
     settings: Settings<E>,

@@ -173,12 +173,16 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `axum` | no | `PathKey`, `PartsKey`, and `IntoResponse` for [`LockRejection`] |
+//! | `console` | no | `console`: a page that shows locks, waiters and losses, for operators |
 //!
 //! A feature adds types and changes nothing else.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod body;
+#[cfg(feature = "console")]
+#[cfg_attr(docsrs, doc(cfg(feature = "console")))]
+pub mod console;
 mod future;
 mod key;
 mod layer;
@@ -189,6 +193,9 @@ mod settings;
 mod waiters;
 
 pub use self::body::LockBody;
+#[cfg(feature = "console")]
+#[cfg_attr(docsrs, doc(cfg(feature = "console")))]
+pub use self::console::{Console, console};
 pub use self::future::ResponseFuture;
 pub use self::key::{ExtensionKey, ExtractKey, HeaderKey, KeyRejection};
 #[cfg(feature = "axum")]

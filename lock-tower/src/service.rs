@@ -14,6 +14,26 @@ use crate::settings::Settings;
 
 /// A service that handles one request at a time per key. Made by
 /// [`LockLayer`](crate::LockLayer); see the [crate documentation](crate).
+///
+/// # Examples
+///
+/// ```
+/// use http::{Request, Response, StatusCode};
+/// use lock_core::{LockClient, store::MemoryStore};
+/// use lock_tower::{HeaderKey, LockLayer, LockService};
+/// use tower::{Layer, ServiceExt, service_fn};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder(MemoryStore::new()).build()?;
+/// let layer = LockLayer::new(client, HeaderKey::new("payment", "idempotency-key"));
+/// let service: LockService<_, HeaderKey> = layer.layer(service_fn(async |_: Request<String>| {
+///     Ok::<_, std::convert::Infallible>(Response::new("paid".to_owned()))
+/// }));
+/// let request = Request::post("/pay").header("idempotency-key", "a-1").body(String::new())?;
+/// assert_eq!(service.oneshot(request).await?.status(), StatusCode::OK);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LockService<S, E> {
     inner: S,

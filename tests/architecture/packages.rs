@@ -23,6 +23,8 @@ fn is_alien(file: &str) -> bool {
     let texts = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
     let is_source = ["src/", "docs/"].iter().any(|folder| file.starts_with(folder))
         && [".rs", ".lua", ".md"].iter().any(|end| file.ends_with(end));
+    let is_page = file.starts_with("src/console/page.");
+    let is_source = is_source || is_page && !file.ends_with(".png");
     !(beside.contains(&file) || texts.contains(&file) || is_source) || file.contains("mutant")
 }
 

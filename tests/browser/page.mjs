@@ -1,4 +1,4 @@
-// The page of the seckill example, pressed by a headless Chromium.
+// The page of the seckill example and its console, pressed by a headless Chromium.
 
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
@@ -8,6 +8,7 @@ import { parseArgs } from 'node:util';
 
 import { chromium } from 'playwright-core';
 
+import { consoleTests } from './console.mjs';
 import { Servers } from './servers.mjs';
 
 const PRESSES = 10;
@@ -23,6 +24,7 @@ const { values: options } = parseArgs({
     'test-redis': { type: 'string' },
     chromium: { type: 'string', default: '/usr/bin/chromium' },
     screenshots: { type: 'string' },
+    only: { type: 'string', default: '' },
   },
 });
 
@@ -48,10 +50,15 @@ const outcomes = async () => {
   return count;
 };
 
-async function open({ width, height } = { width: 1100, height: 800 }) {
+function begin() {
   complaints = [];
   requested = [];
+}
+
+async function open({ width = 1100, height = 800, scheme = 'light' } = {}) {
+  begin();
   await page.setViewportSize({ width, height });
+  await page.emulateMedia({ colorScheme: scheme });
   await page.goto(`${servers.origins[0]}/`);
   await page.waitForSelector('body[data-ready]', { timeout: WAIT_MS });
 }
@@ -105,7 +112,10 @@ const tests = {
     assert.match(await text('latest'), /user 7/);
     assert.match(await text('latest'), /fence …\d{6}/);
     assert.deepEqual(complaints, []);
-    await picture('macro');
+    for (const scheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme: scheme });
+      await picture(`page-${scheme}`);
+    }
   },
 
   async 'layer: ten presses at once give one order and nine conflicts'() {
@@ -184,7 +194,16 @@ const tests = {
     await picture('narrow');
   },
 
-  // The last: it takes Redis away.
+  ...consoleTests({
+    page: () => page,
+    servers: () => servers,
+    begin,
+    requested: () => requested,
+    complaints: () => complaints,
+    picture,
+  }),
+
+  // The last, after that of the console: it takes Redis away.
   async 'without redis nothing is ordered, and it is not called busy'() {
     await open();
     await choose('macro', 61);
@@ -221,6 +240,7 @@ try {
     if (message.type() === 'error' && !message.text().includes('409')) complaints.push(message.text());
   });
   for (const [name, test] of Object.entries(tests)) {
+    if (!name.includes(options.only)) continue;
     try {
       await test();
       passed += 1;

@@ -15,3 +15,19 @@ mod redis {
         store
     );
 }
+
+mod quorum {
+    use lock_core::store::QuorumStore;
+    use lock_testkit::Quorum;
+
+    async fn store() -> (QuorumStore, Quorum) {
+        let servers = Quorum::of_age(3, "conformance");
+        let store = QuorumStore::connect(servers.urls()).await.expect("the servers are there");
+        (store, servers)
+    }
+
+    lock_core::conformance_tests!(
+        #[tokio::test]
+        store
+    );
+}

@@ -37,7 +37,7 @@ fn dead() -> impl Iterator<Item = String> {
 type Waiter = JoinHandle<Result<MutexGuard, Error>>;
 
 /// The release of `guard` gives the lock to `waiter` at once, and nothing is left in the end.
-async fn assert_handed_over(server: &RedisServer, guard: MutexGuard, waiter: Waiter) {
+async fn assert_handed_on(server: &RedisServer, guard: MutexGuard, waiter: Waiter) {
     let start = Instant::now();
     guard.release().await.unwrap();
     let (guard, _) = within("the lock", ms(5_000), waiter).await;
@@ -60,7 +60,7 @@ async fn a_release_finds_the_live_waiter_behind_many_dead_ones() {
     let guard = holder.mutex("k").lock().await.unwrap();
     put(&server, dead());
     let waiter = waiter_behind(&server, &other, DEAD).await;
-    assert_handed_over(&server, guard, waiter).await;
+    assert_handed_on(&server, guard, waiter).await;
 }
 
 /// A holder dies: the waiter does not claim less often because many dead ones are before it.
@@ -96,7 +96,7 @@ async fn rubbish_in_a_queue_gets_no_lock() {
         assert!(server.pttl(&format!("lock:{{0}}:{set}:k")) > 0, "the set {set} never expires");
     }
     put(&server, ["ghost:60000:~nowhere".to_owned()].into_iter());
-    assert_handed_over(&server, guard, waiter).await;
+    assert_handed_on(&server, guard, waiter).await;
 }
 
 /// A member of the right form gets the lock for no longer than a claim lasts.

@@ -1,5 +1,7 @@
 //! Runtimes that come and go, threads without one, panics.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::FutureExt;
@@ -120,17 +122,20 @@ fn guards_dropped_by_a_runtime_shutdown_cause_no_panic() {
             Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
         let client =
             first.block_on(client_with(&server.url(), LockOptions::new().with_ttl(ms(60_000))));
+        let guards = Arc::new(AtomicUsize::new(0));
         let dropped = first.block_on(async {
             let (sign, mut dropped) = tokio::sync::mpsc::unbounded_channel();
             for key in 0..8 {
                 let (mutex, sign) = (client.mutex(format!("k{}", key / 2)), sign.clone());
+                let guards = Arc::clone(&guards);
                 tokio::spawn(async move {
                     let guard = mutex.wait_forever().lock().await.unwrap();
                     let _sign = Sign(sign.clone(), Some(guard));
+                    guards.fetch_add(1, Ordering::Relaxed);
                     std::future::pending::<()>().await;
                 });
             }
-            let held = || (0..4).all(|key| server.has(&format!("lock:k{key}")));
+            let held = || guards.load(Ordering::Relaxed) == 4;
             eventually("four are held", ms(5_000), held).await;
             dropped.try_recv().unwrap_err();
             dropped

@@ -36,14 +36,14 @@ async fn logs_and_debug_name_the_template_and_no_value_token_or_password() {
     let text = log.text();
     let acquired = text.lines().find(|line| line.contains("lock acquired")).unwrap();
     for part in
-        ["lock.acquire{", "order:<USER>", "waited_seconds=0.", "fence=", "outcome=\"acquired\""]
+        ["lock.acquire{", "order:<USER>", "waited_seconds=", "fence=", "outcome=\"acquired\""]
     {
         assert!(acquired.contains(part), "no `{part}` in {acquired}");
     }
     let body = text.lines().find(|line| line.contains("in the body")).unwrap();
     assert!(!body.contains("lock.held"), "the body's own span is hidden: {body}");
     let ended = text.lines().find(|line| line.contains("body ended")).unwrap();
-    for part in ["lock.held{", "order:<USER>", "held_seconds=0.", "fence=", "outcome=\"done\""] {
+    for part in ["lock.held{", "order:<USER>", "held_seconds=", "fence=", "outcome=\"done\""] {
         assert!(ended.contains(part), "no `{part}` in {ended}");
     }
     assert!(text.contains("lock released") && text.contains("lock not acquired"));
@@ -121,4 +121,64 @@ async fn a_lock_without_an_expiry_is_logged_once_with_the_remedy() {
     assert!(line.contains("PEXPIRE") && line.contains("key=\"nightly-report\""), "{line}");
     let _: i64 = server.cli("PEXPIRE lock:nightly-report 1");
     within("the lock", ms(5_000), waiter).await.0.unwrap().unwrap().release().await.unwrap();
+}
+
+/// One warning for each wait and each hold beyond the limits, while the lock is held if it is
+/// renewed, else at its release; none below.
+#[tokio::test]
+async fn long_waits_and_holds_are_one_warning_each() {
+    let server = RedisServer::start();
+    let client = async |wait, hold| {
+        let store = RedisStore::connect(server.url()).await.unwrap();
+        let builder = LockClient::builder(store).with_wait_warning(wait).with_hold_warning(hold);
+        builder.build().unwrap()
+    };
+    let log = LogCapture::start();
+    let seconds = |part: &str, field: &str| -> Vec<f64> {
+        let text = log.text();
+        let warnings = text.lines().filter(|line| line.contains("WARN") && line.contains(part));
+        let field = format!("{field}=");
+        let values = warnings.filter_map(|line| line.split(&field).nth(1)?.split(' ').next());
+        values.map(|value| value.parse().unwrap()).collect()
+    };
+    let waits = || seconds("waited for longer", "waited_seconds");
+    let holds = || seconds("held for longer", "held_seconds");
+
+    let patient = client(ms(60_000), ms(60_000)).await;
+    patient.mutex("k").lock().await.unwrap().release().await.unwrap();
+    assert!(waits().is_empty() && holds().is_empty(), "{}", log.text());
+
+    let watched = client(ms(60_000), ms(150)).await;
+    let guard = watched.mutex("k").with_ttl(ms(1_000)).lock().await.unwrap();
+    let impatient = client(ms(100), ms(60_000)).await;
+    let waiter = tokio::spawn(impatient.mutex("k").with_wait(ms(20_000)).lock());
+    let cancelled = tokio::time::timeout(ms(150), impatient.mutex("k").lock()).await;
+    cancelled.unwrap_err();
+    assert!(log.text().contains("outcome=\"cancelled\""), "{}", log.text());
+    eventually("a renewal tells of the hold", ms(5_000), || holds().len() == 1).await;
+    guard.release().await.unwrap();
+    within("the lock", ms(20_000), waiter).await.0.unwrap().unwrap().release().await.unwrap();
+    assert!(waits().len() == 2 && waits().iter().all(|waited| *waited > 0.1), "{}", log.text());
+    assert!(holds().len() == 1 && holds()[0] > 0.15, "{}", log.text());
+
+    let guard = watched.mutex("k").without_renewal().lock().await.unwrap();
+    tokio::time::sleep(ms(160)).await;
+    assert_eq!(holds().len(), 1);
+    drop(guard);
+    assert!(holds().len() == 2 && holds()[1] > 0.15, "{}", log.text());
+}
+
+/// The guard may be the first to notice: the renewer had no time while the runtime was blocked.
+#[tokio::test]
+async fn a_loss_that_the_guard_notices_itself_is_one_warning() {
+    let server = RedisServer::start();
+    let log = LogCapture::start();
+    let client = client(&server.url()).await;
+    let guard = client.mutex("k").with_ttl(ms(150)).lock().await.unwrap();
+    // What a body does that must not.
+    std::thread::sleep(ms(300));
+    guard.release().await.unwrap();
+    let text = log.text();
+    let lost = text.lines().filter(|line| line.contains("WARN") && line.contains("lock lost"));
+    assert_eq!(lost.count(), 1, "{text}");
 }

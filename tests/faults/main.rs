@@ -16,6 +16,7 @@ mod cancelled_waiter;
 mod credentials;
 mod dead_waiters;
 mod deadline;
+mod declared_keys;
 #[path = "../macros/ending.rs"]
 mod ending;
 mod fencing;
@@ -29,6 +30,7 @@ mod logging;
 mod lost_wakeup;
 mod metrics;
 mod operator;
+mod others;
 mod outage;
 mod permissions;
 mod pubsub;

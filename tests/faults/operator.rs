@@ -1,5 +1,7 @@
 //! What the person on call does: find the holder of a lock, and take the lock from it.
 
+use std::time::Instant;
+
 use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, LostReason};
@@ -23,7 +25,7 @@ async fn value_of_a_lock_leads_to_host_process_and_client() {
     for part in [
         format!("client={id}"),
         "name=\"orders-api\"".to_owned(),
-        format!("host={}", host.to_string_lossy()),
+        format!("host={:?}", host.to_string_lossy()),
         format!("process={process}"),
     ] {
         assert!(line.contains(&part), "no `{part}` in {line}");
@@ -32,6 +34,76 @@ async fn value_of_a_lock_leads_to_host_process_and_client() {
     assert!(!text.contains(&value[9..]) && !format!("{client:?}{guard:?}").contains(&value[9..]));
     let other = LockClient::builder(RedisStore::connect(server.url()).await.unwrap());
     assert_ne!(other.build().unwrap().id(), client.id());
+}
+
+/// The names of the connections that the server sees.
+fn connection_names(server: &RedisServer) -> Vec<String> {
+    let list: String = server.cli("CLIENT LIST");
+    let fields = list.lines().flat_map(|line| line.split(' '));
+    let names =
+        fields.filter_map(|field| field.strip_prefix("name=")).filter(|name| !name.is_empty());
+    names.map(str::to_owned).collect()
+}
+
+/// `CLIENT LIST` leads from the value of a lock to the process, before and after a redial, whether
+/// the connection was opened before the client was built or after.
+#[tokio::test]
+async fn connection_is_named_after_host_process_and_client() {
+    let server = RedisServer::start();
+    let (process, host) = (std::process::id(), gethostname::gethostname());
+    for is_lazy in [false, true] {
+        let store = RedisStore::builder(server.url());
+        let store =
+            if is_lazy { store.connect_lazy().unwrap() } else { store.connect().await.unwrap() };
+        let client = LockClient::builder(store).with_name("orders-api").build().unwrap();
+        let name = format!("lock:orders-api@{}:{process}:{}", host.to_string_lossy(), client.id());
+        drop(client.mutex("k").lock().await.unwrap());
+        let is_named = || connection_names(&server) == [name.clone()];
+        eventually("the connection is named", ms(5_000), is_named).await;
+        assert!(server.kill_connections() > 0);
+        eventually("it is gone", ms(5_000), || connection_names(&server).is_empty()).await;
+        client.mutex("k").lock().await.unwrap().release().await.unwrap();
+        eventually("the next one is named", ms(5_000), is_named).await;
+        drop(client);
+        eventually("it is closed", ms(5_000), || connection_names(&server).is_empty()).await;
+    }
+}
+
+/// A server that refuses `CLIENT SETNAME` gets no name again, which would fill its `ACL LOG`.
+#[tokio::test]
+async fn server_that_refuses_names_gets_one_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let refusal = Action::Refuse("NOPERM this user has no permissions to run 'client|setname'");
+    let refused = proxy.rule(Op::Client, refusal).always();
+    let client = client(&proxy.url()).await;
+    for _ in 0..3 {
+        client.mutex("k").lock().await.unwrap().release().await.unwrap();
+        eventually("a name is refused", ms(5_000), || refused.hits() == 1).await;
+        assert!(server.kill_connections() > 0);
+        eventually("it is closed", ms(5_000), || server.clients() == 0).await;
+    }
+    assert_eq!(refused.hits(), 1);
+}
+
+/// A proxy that closes the connection on `CLIENT SETNAME`.
+#[tokio::test]
+async fn proxy_that_closes_on_a_name_serves_locks() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let closes = proxy.rule(Op::Client, Action::CloseBefore).always();
+    let client = client(&proxy.url()).await;
+    eventually("the name was sent", ms(5_000), || closes.hits() > 0).await;
+    for _ in 0..4 {
+        let (guard, took) = within("a lock", ms(5_000), client.mutex("k").lock()).await;
+        assert!(took < ms(2_000), "{took:?}");
+        drop(guard.unwrap());
+        wait_idle(&client).await;
+    }
+    assert!(closes.hits() <= 2, "{}", closes.hits());
+    let before = proxy.connections();
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    assert_eq!(proxy.connections(), before, "the connection stays");
 }
 
 #[tokio::test]
@@ -93,6 +165,37 @@ async fn lock_that_is_released_by_force_goes_to_the_first_waiter() {
         let token = server.get("lock:k").unwrap();
         assert!(token.starts_with(&two.id().to_string()));
         next.release().await.unwrap();
+    }
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+}
+
+/// From the first renewal of any of its leases a client listens, on each connection anew, and ends
+/// a lease that was taken by force long before its next renewal. No other lease ends.
+#[tokio::test]
+async fn holder_learns_of_a_forced_release_at_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    for (url, breaks) in [(server.url(), false), (proxy.url(), true)] {
+        let holder = client(&url).await;
+        let listeners = || server.cli::<(String, u64)>("PUBSUB NUMSUB lock:{0}:forced").1;
+        eventually("none listens", ms(10_000), || listeners() == 0).await;
+        let other = holder.mutex("other").with_ttl(ms(3_000)).lock().await.unwrap();
+        eventually("it listens", ms(10_000), || listeners() == 1).await;
+        if breaks {
+            server.kill_connections();
+            eventually("it listens again", ms(10_000), || listeners() == 1).await;
+        }
+        let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        let asking = client(&server.url()).await;
+        let taken = Instant::now();
+        asking.force_release("k").await.unwrap().unwrap();
+        let (lost, _) = within("the loss", ms(10_000), guard.lost()).await;
+        assert_eq!(lost, LostReason::ForceReleased, "{url}");
+        assert!(taken.elapsed() < ms(10_000), "a third of the ttl is 20 s");
+        drop(guard);
+        assert!(other.is_valid());
+        other.release().await.unwrap();
+        wait_idle(&holder).await;
     }
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
@@ -182,6 +285,8 @@ async fn locks_of_a_namespace_are_listed_with_their_owners() {
     eventually("it is queued", ms(5_000), || server.has("shopping:{0}:q:order")).await;
     let _: i64 = server.cli("LPUSH shop*:list x");
     let listed = client.list(1_000).await.unwrap();
+    assert!(!listed.is_cut);
+    let listed = listed.entries;
     let keys: Vec<_> = listed.iter().map(|entry| entry.key.clone()).collect();
     let expected: Vec<_> = (0..150).map(|number| format!("order:{number:03}")).collect();
     assert_eq!(keys, expected);
@@ -192,9 +297,11 @@ async fn locks_of_a_namespace_are_listed_with_their_owners() {
         listed[0].info.owner.as_ref().unwrap().fencing_token,
         Some(guards[0].fencing_token())
     );
-    assert_eq!(client.list(7).await.unwrap().len(), 7);
-    assert!(client.list(0).await.unwrap().is_empty());
-    let listed = other.list(1_000).await.unwrap();
+    let cut = client.list(7).await.unwrap();
+    assert!(cut.entries.len() == 7 && cut.is_cut);
+    let none = client.list(0).await.unwrap();
+    assert!(none.entries.is_empty() && none.is_cut);
+    let listed = other.list(1_000).await.unwrap().entries;
     assert!(matches!(listed.as_slice(), [one] if one.info.waiting == Some(1)), "{listed:?}");
     let () = server.cli("ACL SETUSER default -scan");
     let error = client.list(1).await.unwrap_err();

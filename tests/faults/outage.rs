@@ -195,7 +195,7 @@ async fn a_claim_of_a_waiter_that_is_cut_off_is_in_doubt() {
     proxy.cut();
     proxy.turn_away(true);
     guard.release().await.unwrap();
-    assert!(server.has("lock:k") && server.queued("k") == 0, "it was not handed over");
+    assert!(server.has("lock:k") && server.queued("k") == 0, "it was not handed on");
     assert!(proxy.close_all() > 0);
     let (outcome, _) = within("an answer", ms(600 + SLACK), waiter).await;
     assert_eq!(outcome.unwrap().unwrap_err().kind(), ErrorKind::Unknown);

@@ -49,8 +49,8 @@ async fn take_turns_until_told(clients: &[LockClient], proxy: &Proxy) {
 }
 
 /// Makes the clients wait for one another in turns. Each holder keeps the lock until `waits` says
-/// that the next waiter is ready. Returns the number of hand-overs, and the longest.
-async fn hand_over(
+/// that the next waiter is ready. Returns the number of hand-offs, and the longest.
+async fn hand_off(
     clients: &[LockClient],
     rounds: usize,
     mut waits: impl FnMut(usize) -> bool,
@@ -90,7 +90,7 @@ async fn waiters_are_served_although_all_messages_are_lost() {
     let clients =
         [client_with(&proxy.url(), defaults).await, client_with(&proxy.url(), defaults).await];
     let lost = proxy.rule(Op::Message, Action::Vanish).always();
-    let (handed, longest) = hand_over(&clients, 3, |_| server.queued("k") == 1).await;
+    let (handed, longest) = hand_off(&clients, 3, |_| server.queued("k") == 1).await;
     // Each lock was handed to a queued waiter, and the message was sent.
     assert_eq!((handed, lost.hits()), (6, 6));
     assert!(longest < UNHEARD, "{longest:?} for a turn");
@@ -114,7 +114,7 @@ async fn waiters_are_served_although_no_subscription_is_confirmed() {
     let unconfirmed = proxy.rule(Op::Subscribe, Action::Vanish).always();
     // Each client tries to subscribe once.
     let tried = |handed: usize| unconfirmed.hits() > handed.min(1);
-    let (_, longest) = hand_over(&clients, 3, tried).await;
+    let (_, longest) = hand_off(&clients, 3, tried).await;
     assert_eq!(unconfirmed.hits(), 2);
     assert!(longest < UNHEARD, "{longest:?} for a turn");
     assert!((1..=2).contains(&warnings(&log).len()), "{:?}", warnings(&log));
@@ -141,7 +141,7 @@ async fn waiters_are_served_by_a_server_that_forbids_pubsub() {
         let clients = [client(&url).await, client(&url).await, client(&url).await];
         // Each client notices in its first wait.
         let found_out = |handed: usize| warnings(&log).len() > handed.min(2);
-        let (_, longest) = hand_over(&clients, 2, found_out).await;
+        let (_, longest) = hand_off(&clients, 2, found_out).await;
         assert!(longest < UNHEARD, "without {without}: {longest:?} for a turn");
         let warnings = warnings(&log);
         assert_eq!(warnings.len(), 3, "without {without}: {warnings:?}");
@@ -190,7 +190,9 @@ async fn a_waiter_needs_no_second_connection_with_resp3() {
     let proxy = Proxy::to(&server);
     let clients = [client(&proxy.url()).await, client(&proxy.url()).await];
     take_turns_until_told(&clients, &proxy).await;
-    assert_eq!((proxy.connections(), proxy.seen(Op::Subscribe)), (2, 2));
+    assert_eq!(proxy.connections(), 2);
+    // The inbox, and forced releases if a turn was so long that it was renewed.
+    assert!((2..=4).contains(&proxy.seen(Op::Subscribe)), "{}", proxy.seen(Op::Subscribe));
     assert!(proxy.seen(Op::Message) >= 20, "{} messages", proxy.seen(Op::Message));
     drop(clients);
     eventually("all connections are closed", ms(5_000), || server.clients() == 0).await;
@@ -204,7 +206,7 @@ fn subscribers(server: &RedisServer, channel: &str) -> i64 {
 }
 
 /// Connections break during a wait: those that carry commands, those that listen, or all. The
-/// client subscribes again, and the next hand-over is announced as the first one was.
+/// client subscribes again, and the next hand-off is announced as the first one was.
 #[tokio::test]
 async fn a_waiter_is_notified_after_its_connection_broke() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! The queue: the order of service, the cost of a hand-over, and the claims that must not overtake.
+//! The queue: the order of service, the cost of a hand-off, and the claims that must not overtake.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,7 +58,7 @@ async fn clients_are_served_in_the_order_of_their_claims() {
     }
     // The rest are re-sent claims, about one per second and waiter.
     let (calls, seconds) = (server.script_calls(), start.elapsed().as_secs() + 1);
-    assert!((count..=count + count * seconds).contains(&calls), "{calls} for {count} hand-overs");
+    assert!((count..=count + count * seconds).contains(&calls), "{calls} for {count} hand-offs");
     guard.release().await.unwrap();
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }

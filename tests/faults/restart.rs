@@ -313,7 +313,7 @@ async fn many_waiters_are_served_although_the_server_pauses() {
 }
 
 /// A client's subscription is gone for the moment in which it is granted the lock. The next waiter
-/// gets the lock, without waiting for the claim TTL.
+/// gets the lock, without waiting for the hand-off TTL.
 #[tokio::test]
 async fn the_next_waiter_is_served_if_the_head_loses_its_subscription() {
     let mut experiment = Experiment::new(

@@ -96,7 +96,7 @@ async fn patient(proxy: &Proxy) -> LockClient {
 #[derive(Debug, Default)]
 struct Grants {
     told: usize,
-    /// Passed on when the claim TTL was over.
+    /// Passed on when the hand-off TTL was over.
     late: usize,
     /// Passed on when the same token had been granted the lock again, under a later ticket.
     overtaken: usize,
@@ -157,7 +157,7 @@ async fn contend_once(without_resp3: Option<&'static str>, seen: &mut Seen) {
         seen.outcomes.lost += lost;
     }
     let order = history::check("k", turns.all());
-    seen.handovers += order.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    seen.hand_offs += order.windows(2).filter(|pair| pair[0] != pair[1]).count();
     for proxy in &proxies {
         judge(&proxy.messages(), &mut seen.grants);
     }
@@ -175,15 +175,15 @@ async fn contend_once(without_resp3: Option<&'static str>, seen: &mut Seen) {
 #[derive(Debug, Default)]
 struct Seen {
     outcomes: Outcomes,
-    handovers: usize,
+    hand_offs: usize,
     grants: Grants,
 }
 
 impl Seen {
     fn is_enough(&self) -> bool {
-        let Self { outcomes, handovers, grants } = self;
+        let Self { outcomes, hand_offs, grants } = self;
         let has_late_grants = grants.late >= 5 && grants.overtaken >= 1;
-        outcomes.served >= 20 && outcomes.given_up >= 1 && *handovers >= 10 && has_late_grants
+        outcomes.served >= 20 && outcomes.given_up >= 1 && *hand_offs >= 10 && has_late_grants
     }
 }
 
@@ -282,7 +282,7 @@ async fn a_lease_by_a_late_message_ends_before_the_lock() {
     guard.release().await.unwrap();
     let given = Instant::now();
     let given_for = ms(u64::try_from(server.pttl("lock:k")).unwrap());
-    assert!(given_for < ttl / 2, "the lock is handed over for a part of the ttl");
+    assert!(given_for < ttl / 2, "the lock is handed on for a part of the ttl");
     eventually("the message is sent", ms(5_000), || sent.hits() == 1).await;
     tokio::time::sleep(ms(600)).await;
     message.open();

@@ -200,6 +200,54 @@ async fn older_protocol_is_spoken_where_the_url_or_the_server_demands_it() {
     assert_eq!(proxy.seen(Op::Hello), seen + 1);
 }
 
+/// go-redis#2616, envoy#17571: after two connections that were closed at the request for RESP3, no
+/// third one requests it.
+#[tokio::test]
+async fn newer_protocol_is_not_requested_again_from_a_server_that_closes_on_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(&server);
+    let closes = proxy.rule(Op::Hello, Action::CloseBefore).always();
+    let client = client(&proxy.url()).await;
+    for _ in 0..4 {
+        client.mutex("k").lock().await.unwrap().release().await.unwrap();
+        assert!(server.kill_connections() > 0);
+        let gone = || server.clients() == 0;
+        eventually("they are gone", ms(5_000), gone).await;
+    }
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    assert_eq!(closes.hits(), 2);
+}
+
+/// go-redis#2616: a server without a free connection says so, and the client passes it on, whether
+/// or not the server refuses RESP3 by closing the connection.
+#[tokio::test]
+async fn server_with_too_many_clients_is_named_in_the_error() {
+    let server = RedisServer::start();
+    let mut others = server.connect();
+    let () = others.run("CONFIG SET maxclients 1").unwrap();
+    for query in ["", "?protocol=resp2"] {
+        let url = format!("{}{query}", server.url());
+        let error = RedisStore::connect(url.clone()).await.unwrap_err();
+        assert_is_refused(&error, "cannot connect");
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source());
+        let causes = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+        assert!(causes.contains("max number of clients"), "{query}: {causes}");
+        let store = RedisStore::builder(url).connect_lazy().unwrap();
+        let client = LockClient::builder(store).build().unwrap();
+        let error = client.mutex("k").try_lock().await.unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+        let () = others.run("CONFIG SET maxclients 10").unwrap();
+        let lock = || client.mutex("k").with_wait(ms(5_000)).lock();
+        lock().await.unwrap().release().await.unwrap();
+        let list: String = others.run("CLIENT LIST").unwrap();
+        // Redis 6.2 does not list the protocol.
+        assert!(!list.contains("resp=") || list.contains("resp=3") == query.is_empty(), "{list}");
+        drop(client);
+        eventually("it is closed", ms(5_000), || server.clients() == 1).await;
+        let () = others.run("CONFIG SET maxclients 1").unwrap();
+    }
+}
+
 /// An outage of the store is logged once, and its end once.
 #[tokio::test]
 async fn outage_is_one_warning_and_its_end_one_line() {

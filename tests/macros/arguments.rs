@@ -166,6 +166,7 @@ async fn every_option_takes_every_value_at_run_time() {
         min_hold = min_hold,
         renew = renew,
         fencing = fencing,
+        turns_for_others = renew,
         lease = lease,
     )]
     async fn holds(

@@ -1,6 +1,6 @@
 //! The actions that are possible in a state.
 
-use super::protocol::Protocol;
+use super::protocol::{Protocol, WrongRule};
 use super::state::{Command, FOREIGN, Message, Next, Phase, Rare, Request, State, Token, Ttl};
 use super::step::{Action, What};
 
@@ -14,6 +14,7 @@ impl Protocol {
         }
         self.releases(state, actions);
         if state.lock.is_some() {
+            actions.push(Action(What::ClockStepsBack, Some(Rare::ClockStep)));
             let rare = if self.expires_anyway(state) { None } else { Some(Rare::Expiry) };
             actions.push(Action(What::LockExpires, rare));
         } else {
@@ -57,8 +58,11 @@ impl Protocol {
                 continue;
             }
             before = Some(request);
-            let most =
-                if matches!(request.command, Command::Renew(_)) { 0 } else { state.queue.len() };
+            let most = if matches!(request.command, Command::Renew { .. }) {
+                0
+            } else {
+                state.queue.len()
+            };
             #[allow(clippy::cast_possible_truncation)] // at most as long as there are tokens
             for skips in 0..=most as u8 {
                 actions.push(Action(What::Execute(index, skips), None));
@@ -107,7 +111,7 @@ impl Protocol {
                     }
                     (None, Next::Later | Next::Never) => {}
                 }
-                let give_up = |handed_over| What::GiveUp { client, handed_over };
+                let give_up = |handed_on| What::GiveUp { client, handed_on };
                 actions.push(Action(give_up(false), Some(Rare::Cancel)));
                 if has_next {
                     actions.push(Action(give_up(true), Some(Rare::Cancel)));
@@ -122,6 +126,9 @@ impl Protocol {
                 if me.lease.outlasts(&state.expired) {
                     actions.push(Action(What::Renew(client, Ttl::Full), Some(Rare::Renew)));
                     actions.push(Action(What::Renew(client, Ttl::Long), Some(Rare::Extend)));
+                    if self.may_cut(state, client) {
+                        actions.push(Action(What::Cut(client), Some(Rare::Renew)));
+                    }
                     if has_next && !self.min_hold {
                         actions.push(Action(What::HandOn(client), Some(Rare::HandOn)));
                     }
@@ -129,12 +136,37 @@ impl Protocol {
             }
             Phase::Done | Phase::Crashed => {}
         }
+        if state.records[usize::from(me.token)].cut.is_some_and(|cut| !cut.void)
+            && me.phase == Phase::Held
+        {
+            actions.push(Action(What::CutBecomesVoid(me.token), None));
+        }
         let releases = self.tokens(client).any(|token| state.records[token].release.is_some());
         let works = !matches!(me.phase, Phase::Done | Phase::Crashed) || releases;
         if works && me.phase != Phase::Crashed {
             actions.push(Action(What::Crash(client), Some(Rare::Crash)));
             actions.push(Action(What::Reconnect(client), Some(Rare::Reconnect)));
         }
+    }
+
+    /// `in_doubt.rs`, `renewing`: whether the client may cut. It may have seen the server's clock
+    /// go back, and no other call of the token is under way.
+    fn may_cut(&self, state: &State, client: usize) -> bool {
+        let me = &state.clients[client];
+        let record = &state.records[usize::from(me.token)];
+        let sent = state.requests.iter().any(|request| {
+            let is_mine = usize::from(request.client) == client && request.token == me.token;
+            is_mine
+                && request.connection == me.connection
+                && matches!(request.command, Command::Renew { .. })
+        });
+        let answered = state
+            .responses
+            .iter()
+            .any(|response| response.token == me.token && response.reply.is_about_lease());
+        let claims = record.in_doubt.is_some_and(|in_doubt| !in_doubt.void);
+        let is_alone = !sent && !answered && !claims && record.cut.is_none_or(|cut| cut.void);
+        state.stepped && (is_alone || self.wrong_rule == Some(WrongRule::CutBesideAnother))
     }
 
     fn releases(&self, state: &State, actions: &mut Vec<Action>) {

@@ -4,8 +4,8 @@
 
 use super::protocol::{Event, WrongRule};
 use super::state::{
-    Command, InDoubt, Message, Next, PendingClaim, Phase, Place, Promise, Record, Reply, Request,
-    Response, Span, Token, Ttl,
+    Client, Command, Cut, InDoubt, Message, Next, PendingClaim, Phase, Place, Promise, Record,
+    Reply, Request, Response, Span, Token, Ttl, UnansweredCut,
 };
 use super::step::Step;
 
@@ -94,7 +94,17 @@ impl Step<'_> {
                     self.released(response.token, connection, claims_over);
                 }
             }
-            Reply::Renewed(ttl) => {
+            Reply::Renewed { ttl, cut, counts } => {
+                // `in_doubt.rs`, `answered`
+                let record = &mut self.state.records[usize::from(response.token)];
+                if cut {
+                    record.cut = None;
+                }
+                // `protocol.rs`: as good as no reply.
+                if !counts {
+                    self.count(Event::RenewalBehindCut);
+                    return;
+                }
                 // `state.rs`, `renewed`: only a valid lease is extended.
                 let valid = me.lease.outlasts(&self.state.expired);
                 if me.phase == Phase::Held && me.token == response.token && valid {
@@ -151,7 +161,7 @@ impl Step<'_> {
             }
             // `wait/mod.rs`: claims again.
             Reply::Void => me.next = Next::Now,
-            Reply::Released { .. } | Reply::Renewed(_) | Reply::NotRenewed => {}
+            Reply::Released { .. } | Reply::Renewed { .. } | Reply::NotRenewed => {}
         }
     }
 
@@ -192,14 +202,14 @@ impl Step<'_> {
         } else {
             now
         };
-        let lease = Span::of(since, Ttl::Claim);
+        let lease = Span::of(since, Ttl::HandOff);
         if !lease.outlasts(&self.state.expired) {
             me.next = Next::Now;
             self.count(Event::GrantExpired);
             return;
         }
         self.count(Event::GrantByMessage);
-        self.enter(client, lease, message.fence);
+        self.enter(client, lease, message.number);
     }
 
     /// The time from which a lease counts: when its claim or renewal was sent.
@@ -248,10 +258,18 @@ impl Step<'_> {
         self.state.last = self.state.last.max(fence);
     }
 
-    pub(crate) fn renew_lease(&mut self, client: usize, ttl: Ttl) {
+    /// `protocol.rs`: renews, and cuts if it may.
+    pub(crate) fn renew_lease(&mut self, client: usize, ttl: Ttl, cuts: bool) {
         let sent = self.time();
-        let token = self.state.clients[client].token;
-        self.send(client, token, sent, Command::Renew(ttl));
+        let Client { token, lease, .. } = self.state.clients[client];
+        // `in_doubt.rs`, `renewing`
+        let record = &mut self.state.records[usize::from(token)];
+        let behind_cut = record.cut.is_some_and(|cut| !cut.void);
+        let cut = cuts.then_some(Cut { lease, void: false });
+        if cuts {
+            record.cut = Some(UnansweredCut { void: false });
+        }
+        self.send(client, token, sent, Command::Renew { ttl, cut, behind_cut });
     }
 
     /// `hand_off.rs` and `state.rs`: the next task of the process takes over the lease unchanged.
@@ -278,9 +296,9 @@ impl Step<'_> {
     }
 
     /// `acquire.rs`: the next task of the process takes over the token, or the lock is released.
-    pub(crate) fn give_up(&mut self, client: usize, handed_over: bool) {
+    pub(crate) fn give_up(&mut self, client: usize, handed_on: bool) {
         self.leave_in_doubt(client);
-        if !handed_over {
+        if !handed_on {
             self.give_back(client, false);
             return;
         }
@@ -309,7 +327,9 @@ impl Step<'_> {
         me.pending = None;
         me.lease = Span::default();
         me.fence = (0, 0);
-        self.state.records[usize::from(token)].hold = hold;
+        let record = &mut self.state.records[usize::from(token)];
+        record.hold = hold;
+        record.cut = None;
         self.send_release(token);
     }
 

@@ -1,6 +1,6 @@
 //! An exhaustive model of the protocol on one Redis server.
 //!
-//! Two or three clients acquire one key. Messages arrive late, twice or not at all; locks and
+//! Up to three clients acquire one key. Messages arrive late, twice or not at all; locks and
 //! tickets expire, claims become void, and clients give up, crash and reconnect, at any moment and
 //! in any order. Each run limits the number of these events to between one and three. The model
 //! checker visits every reachable state. [`server`] has the rules of the scripts, [`client`] the
@@ -27,10 +27,12 @@ mod keys;
 mod lease;
 mod promises;
 mod protocol;
+mod rounds;
 mod search;
 mod server;
 mod state;
 mod step;
+mod votes;
 
 use std::sync::Arc;
 
@@ -38,8 +40,10 @@ use lock_core::time;
 use lock_testkit::{Experiment, scale};
 
 use self::protocol::{Event, Protocol, WrongRule};
+use self::rounds::Rounds;
 use self::search::explore;
 use self::state::Rare;
+use self::votes::{Votes, WrongVote};
 
 /// The files in [`lease`] import this from `crate::error`.
 mod error {
@@ -47,7 +51,7 @@ mod error {
 }
 
 /// Every kind of rare event.
-const ANYTHING: [Rare; 15] = [
+const ANYTHING: [Rare; 16] = [
     Rare::Loss,
     Rare::Duplicate,
     Rare::Crash,
@@ -63,6 +67,7 @@ const ANYTHING: [Rare; 15] = [
     Rare::Renew,
     Rare::Extend,
     Rare::HandOn,
+    Rare::ClockStep,
 ];
 /// From this scale on, the bounds are those of the full programme.
 const FULL_SCALE: usize = 10;
@@ -81,7 +86,7 @@ fn these(clients: u8, turns: u8, rare: &[(Rare, u8)]) -> Protocol {
 /// Some order of messages, expiries and crashes could break a promise.
 #[test]
 fn every_promise_holds_in_every_state() {
-    const EVENTS: [(&str, Event); 26] = [
+    const EVENTS: [(&str, Event); 30] = [
         ("grants by message", Event::GrantByMessage),
         ("grants that arrived before their ticket", Event::GrantAheadOfTicket),
         ("grants for an old ticket", Event::GrantForOldTicket),
@@ -108,6 +113,10 @@ fn every_promise_holds_in_every_state() {
         ("holds ended", Event::MinHoldOver),
         ("reconnections", Event::Reconnected),
         ("crashes", Event::Crashed),
+        ("clocks that went back", Event::ClockWentBack),
+        ("expiries cut to what was asked", Event::Cut),
+        ("cuts that came too late", Event::CutVoid),
+        ("renewals that a cut may follow", Event::RenewalBehindCut),
     ];
     let names = EVENTS.map(|(name, _)| name);
     let mut experiment = Experiment::new(
@@ -119,6 +128,14 @@ fn every_promise_holds_in_every_state() {
     let lone = |protocol| Protocol { contended: false, ..protocol };
     let hold = |protocol| Protocol { min_hold: true, ..protocol };
     let stale = [(Rare::Expiry, 1), (Rare::Refresh, 1), (Rare::Foreign, 1)];
+    let stepped = [
+        (Rare::ClockStep, 1),
+        (Rare::Renew, 2),
+        (Rare::Extend, 1),
+        (Rare::Reconnect, 1),
+        (Rare::Duplicate, 1),
+        (Rare::Expiry, 1),
+    ];
     let mut runs = vec![
         ("two clients, two faults", anything(2, 1, 2)),
         ("two clients twice, a fault", anything(2, 2, 1)),
@@ -126,6 +143,7 @@ fn every_promise_holds_in_every_state() {
         ("two clients, one with min_hold, a fault", hold(anything(2, 1, 1))),
         ("three clients, a fault", anything(3, 1, 1)),
         ("two clients, events that lead to a stale grant", these(2, 1, &stale)),
+        ("one client, a clock that goes back", these(1, 1, &stepped)),
     ];
     if scale(1) >= FULL_SCALE {
         runs.extend([
@@ -139,6 +157,7 @@ fn every_promise_holds_in_every_state() {
             ("two clients, one with min_hold, two faults", hold(anything(2, 1, 2))),
             ("two clients three times, a fault", anything(2, 3, 1)),
             ("three clients, two faults", anything(3, 1, 2)),
+            ("two clients, a clock that goes back", these(2, 1, &stepped)),
         ]);
     }
     for (name, protocol) in runs {
@@ -157,7 +176,7 @@ fn every_promise_holds_in_every_state() {
 
 /// A lost wake-up would leave a waiter in a state without further transitions.
 #[test]
-fn hand_over_alone_serves_every_waiter() {
+fn hand_off_alone_serves_every_waiter() {
     const BY_MESSAGE: &str = "grants by message";
     let mut experiment = Experiment::new(
         3,
@@ -190,11 +209,18 @@ fn hand_over_alone_serves_every_waiter() {
 /// A model that accepts wrong rules would prove nothing about the right ones.
 #[test]
 fn wrong_rules_are_refuted() {
-    use Rare::{Cancel, Expiry, Extend, Foreign, HandOn, Reconnect, Refresh, Renew, Void};
+    use Rare::{
+        Cancel, ClockStep, Expiry, Extend, Foreign, HandOn, Reconnect, Refresh, Renew, Void,
+    };
     const ON_SERVER: &str = "a lease that a client believes in is on the server";
     const LEFT_BEHIND: &str = "nothing is left behind";
     type Case = (WrongRule, &'static str, &'static [(Rare, u8)]);
-    const CASES: [Case; 19] = [
+    /// An extension meets a renewal that cuts.
+    const CUT: &[(Rare, u8)] = &[(ClockStep, 1), (Renew, 1), (Extend, 1), (Expiry, 1)];
+    /// On another connection, so that the cut may be executed behind it.
+    const LATE_CUT: &[(Rare, u8)] =
+        &[(ClockStep, 1), (Renew, 1), (Extend, 1), (Reconnect, 1), (Expiry, 1)];
+    const CASES: [Case; 23] = [
         (WrongRule::VoidClaimsCount, LEFT_BEHIND, &[(Void, 1), (Cancel, 1), (Reconnect, 1)]),
         (WrongRule::FirstToAskTakes, "first in, first out", &[(Expiry, 1)]),
         (WrongRule::TicketKept, LEFT_BEHIND, &[(Expiry, 1), (Refresh, 1)]),
@@ -218,6 +244,10 @@ fn wrong_rules_are_refuted() {
         (WrongRule::CancelKeepsPlace, LEFT_BEHIND, &[(Cancel, 1)]),
         (WrongRule::FenceKept, "fences grow", &[(HandOn, 1)]),
         (WrongRule::HandOnBeginsLease, "no two leases at a time", &[(HandOn, 1), (Expiry, 1)]),
+        (WrongRule::CutForgetsLease, ON_SERVER, CUT),
+        (WrongRule::CutBesideAnother, ON_SERVER, CUT),
+        (WrongRule::CutCountsForEver, ON_SERVER, LATE_CUT),
+        (WrongRule::RenewalBehindCutCounts, ON_SERVER, LATE_CUT),
     ];
     const REFUTED: &str = "wrong rules refuted";
     let mut experiment = Experiment::new(
@@ -232,7 +262,11 @@ fn wrong_rules_are_refuted() {
                 rule,
                 WrongRule::FenceKept | WrongRule::HandOnBeginsLease
             )),
-            clients: 2 + u8::from(rule == WrongRule::FirstToAskTakes),
+            clients: match rule {
+                WrongRule::FirstToAskTakes => 3,
+                WrongRule::CutCountsForEver | WrongRule::RenewalBehindCutCounts => 1,
+                _ => 2,
+            },
             contended: rule != WrongRule::NoClaimAfterSubscribing,
             min_hold: rule == WrongRule::HoldKeepsToken,
             ..these(2, 1, rare)
@@ -249,57 +283,131 @@ fn wrong_rules_are_refuted() {
     experiment.finish();
 }
 
+/// The numbers of two grants on a quorum could be equal, or out of order, whatever is lost, late,
+/// doubled, expired or forgotten.
+#[test]
+fn numbers_of_a_quorum_are_unique_and_grow() {
+    let full = scale(1) >= FULL_SCALE;
+    let base = Votes { clients: 2, numbers: 2, repeats: 1, ..Votes::default() };
+    let mut runs = vec![
+        ("two clients", base),
+        ("a member forgets", Votes { repeats: 0, forgets: 1, ticks: 2, ..base }),
+    ];
+    if full {
+        runs.push(("three numbers", Votes { numbers: 3, ..base }));
+        runs.push(("three clients", Votes { clients: 3, numbers: 3, repeats: 0, ..base }));
+        let forgets = Votes { forgets: 1, ticks: 3, numbers: 3, ..base };
+        runs.push(("a member forgets, longer", Votes { repeats: 0, ..forgets }));
+        runs.push(("a member forgets, repeats", forgets));
+    }
+    for (name, votes) in runs {
+        let found = explore(name, votes);
+        let names: Vec<_> = found.refuted.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["all clients are granted"], "{:?}", found.refuted);
+        assert!(found.states > 1_000, "{name}: {} states", found.states);
+    }
+}
+
+/// A rule that is wrong in one point could pass unnoticed.
+#[test]
+fn the_model_refutes_wrong_votes() {
+    let base = Votes { clients: 2, numbers: 2, repeats: 1, ..Votes::default() };
+    let forgets = Votes { repeats: 0, numbers: 3, forgets: 2, ticks: 3, ..base };
+    for (rule, votes) in [
+        (WrongVote::EqualNumberCounts, base),
+        (WrongVote::WithoutComparison, base),
+        (WrongVote::MembersNumber, base),
+        (WrongVote::WithoutDelay, forgets),
+        (WrongVote::WithoutWindow, forgets),
+    ] {
+        let found = explore(&format!("{rule:?}"), Votes { wrong_rule: Some(rule), ..votes });
+        let refuted: Vec<_> = found.refuted.iter().map(|(name, _)| *name).collect();
+        let is_wrong = |name: &&str| name.contains("number");
+        assert!(refuted.iter().any(is_wrong), "{rule:?}: {refuted:?}");
+    }
+}
+
+/// A release that comes late could take a member from a later round of the same acquisition.
+#[test]
+fn late_releases_never_let_two_clients_in() {
+    let rounds = Rounds { rounds: 2, ..Rounds::default() };
+    let inside =
+        |found: &search::Found| found.refuted.iter().any(|(name, _)| name.starts_with("no two"));
+    assert!(!inside(&explore("a token for each round", rounds)));
+    let wrong = Rounds { token_again: true, ..rounds };
+    assert!(inside(&explore("one token for all rounds", wrong)));
+    let wrong = Rounds { of_those_that_answer: true, ..rounds };
+    assert!(inside(&explore("a majority of those that answer", wrong)));
+}
+
 /// The model quotes each line of the scripts that reads or writes, except those in `LEFT_OUT`. A
 /// script could otherwise change without the model.
 #[test]
 fn the_model_follows_the_scripts_line_by_line() {
-    const SCRIPTS: [(&str, &str); 4] = [
-        ("queue.lua", include_str!("../../lock-core/src/store/redis/scripts/queue.lua")),
+    const SCRIPTS: [(&str, &str); 5] = [
+        ("shared.lua", include_str!("../../lock-core/src/store/redis/scripts/shared.lua")),
         ("acquire.lua", include_str!("../../lock-core/src/store/redis/scripts/acquire.lua")),
         ("release.lua", include_str!("../../lock-core/src/store/redis/scripts/release.lua")),
         ("renew.lua", include_str!("../../lock-core/src/store/redis/scripts/renew.lua")),
+        ("vote.lua", include_str!("../../lock-core/src/store/redis/scripts/vote.lua")),
     ];
     /// Lines that the model leaves out, by their beginning.
-    const LEFT_OUT: [(&str, &str); 22] = [
+    const LEFT_OUT: [(&str, &str); 32] = [
         // The fence counter. The model only assumes that numbers grow.
-        ("queue.lua", "local last = redis.pcall('SET', counter,"),
-        ("queue.lua", "redis.call('SET', counter, last)"),
-        ("queue.lua", "if number and number - 1 > us then redis.call('SET', counter,"),
+        ("shared.lua", "local last = redis.pcall('SET', counter,"),
+        ("shared.lua", "redis.call('SET', counter, last)"),
+        ("shared.lua", "if number and number - 1 > us then redis.call('SET', counter,"),
         // In the model, tickets leave the queue when they expire.
-        ("queue.lua", "local gone = redis.call('ZRANGEBYSCORE', line.alive,"),
-        ("queue.lua", "redis.call('ZREM', queue, unpack(gone))"),
-        ("queue.lua", "redis.call('ZREM', line.alive, unpack(gone))"),
-        ("queue.lua", "redis.call('DEL', line.alive)"),
+        ("shared.lua", "local expired = redis.call('ZRANGEBYSCORE', alive,"),
+        ("shared.lua", "redis.call('ZREM', queue, unpack(expired))"),
+        ("shared.lua", "redis.call('ZREM', alive, unpack(expired))"),
+        ("shared.lua", "redis.call('DEL', alive)"),
         // Members that are no claims: the model has none.
-        ("queue.lua", "local head = redis.call('ZRANGE', queue, 0, 0)[1]"),
+        ("shared.lua", "local head = redis.call('ZRANGE', queue, 0, 0)[1]"),
         (
-            "queue.lua",
-            "if not head or read(head) and redis.call('ZSCORE', line.alive, head) then return end",
+            "shared.lua",
+            "if not head or read(head) and redis.call('ZSCORE', alive, head) then return end",
         ),
         // The place determines when to claim again; the model allows any time.
         ("acquire.lua", "local place = redis.call('ZRANK', queue, member)"),
         ("acquire.lua", "place = redis.call('ZRANK', queue, member)"),
         // A queue outlasts its tickets.
         ("acquire.lua", "redis.call('PEXPIRE', queue, QUEUE_MS)"),
-        ("acquire.lua", "redis.call('PEXPIRE', line.alive, QUEUE_MS)"),
+        ("acquire.lua", "redis.call('PEXPIRE', alive, QUEUE_MS)"),
         ("release.lua", "if count > 1 then redis.call('PEXPIRE', queue, QUEUE_MS) end"),
         ("release.lua", "redis.call('PEXPIRE', lock, hold)"),
+        // Writes what there is.
+        ("renew.lua", "redis.call('PEXPIRE', lock, left)"),
         // Carries no information; it only changes the order in which the server writes.
-        (
-            "queue.lua",
-            "if own ~= '' and own ~= inbox and not behind then behind = redis.pcall('PUBLISH', own, '') end",
-        ),
+        ("shared.lua", "releaser_flushed = redis.pcall('PUBLISH', own, '')"),
         // Batches: the same with fewer calls.
-        ("acquire.lua", "local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))"),
+        (
+            "acquire.lua",
+            "local waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count, 1 + 2 * count))",
+        ),
         ("release.lua", "waiting = redis.pcall('PEXPIRE', KEYS[3], QUEUE_MS)"),
-        ("release.lua", "waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count))"),
+        ("release.lua", "waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + count,"),
         ("release.lua", "local holders = redis.pcall('MGET', unpack(KEYS, 2, 1 + count))"),
         ("release.lua", "if free[1] then redis.call('DEL', unpack(free)) end"),
+        // In the model, a member knows that it forgot.
+        ("vote.lua", "local info = redis.pcall('INFO', 'all')"),
+        ("vote.lua", "local mark = redis.call('GET', KEYS[1])"),
+        ("vote.lua", "redis.call('SET', KEYS[1], string.format("),
+        // The model of votes has no queue.
+        ("vote.lua", "waiting = redis.pcall('EXISTS', unpack(KEYS, 2 + 2 * count))"),
+        ("vote.lua", "or redis.call('ZCOUNT', alive,"),
+        // Nor has it renewals.
+        ("vote.lua", "if number == '-2' then return redis.call('EXISTS', lock) == 0 end"),
+        // Locks vanish at any time.
+        ("vote.lua", "if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end"),
+        ("vote.lua", "local time = redis.call('TIME')"),
         // Errors of the server.
+        ("vote.lua", "if taken then redis.call('DEL', KEYS[1 + i]) end"),
         ("acquire.lua", "if taken then redis.call('DEL', lock) end"),
     ];
     let mut quotes = Vec::new();
-    let mut lines = include_str!("server.rs").lines().map(str::trim);
+    let sources = [include_str!("server.rs"), include_str!("votes.rs")];
+    let mut lines = sources.into_iter().flat_map(str::lines).map(str::trim);
     while let Some(line) = lines.next() {
         let Some((script, quote)) =
             line.strip_prefix("// ").and_then(|line| line.split_once(" | "))

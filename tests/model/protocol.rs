@@ -55,6 +55,7 @@ pub(crate) enum WrongRule {
     HoldKeepsToken,
     RenewalBySet,
     RenewalShortens,
+    CutCountsForEver,
     // The client.
     DeadlineFromReply,
     GrantDeadlineFromReceipt,
@@ -67,6 +68,9 @@ pub(crate) enum WrongRule {
     CancelKeepsPlace,
     FenceKept,
     HandOnBeginsLease,
+    CutForgetsLease,
+    CutBesideAnother,
+    RenewalBehindCutCounts,
 }
 
 /// The events that a run counts.
@@ -91,6 +95,10 @@ pub(crate) enum Event {
     PushIgnored,
     RenewalConfirmed,
     RenewalCrossesRelease,
+    ClockWentBack,
+    Cut,
+    CutVoid,
+    RenewalBehindCut,
     LeaseLost,
     HandedOn,
     KeptForMinHold,

@@ -1,5 +1,7 @@
 //! The search through all states of the model.
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -17,9 +19,17 @@ pub(crate) struct Found {
 }
 
 /// Visits all states, or stops when a property does not hold.
-pub(crate) fn explore(name: &str, protocol: Protocol) -> Found {
+pub(crate) fn explore<M>(name: &str, model: M) -> Found
+where
+    M: Model<
+            State: Clone + Debug + Hash + PartialEq + Send + Sync,
+            Action: Clone + Debug + PartialEq,
+        > + Send
+        + Sync
+        + 'static,
+{
     let since = Instant::now();
-    let checker = protocol.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
+    let checker = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures);
     let checker = checker.spawn_bfs().join();
     let states = checker.unique_state_count();
     println!("{name}: {states} states in {:.1} s", since.elapsed().as_secs_f32());
@@ -51,6 +61,7 @@ impl Model for Protocol {
             pushes: Vec::new(),
             remaining,
             expired: Span::default(),
+            stepped: false,
             last: (0, 0),
             breached: None,
         }]

@@ -8,7 +8,7 @@
 
 use super::protocol::{Event, WrongRule};
 use super::state::{
-    Command, FOREIGN, Lock, Message, Promise, Reply, Request, Response, Span, Token, Ttl,
+    Command, Cut, FOREIGN, Lock, Message, Promise, Reply, Request, Response, Span, Token, Ttl,
 };
 use super::step::Step;
 
@@ -18,7 +18,9 @@ impl Step<'_> {
         let reply = match request.command {
             Command::Claim { place, void } => self.acquire(request.token, place, void),
             Command::Release { member, hold } => self.release(&request, member, hold),
-            Command::Renew(ttl) => self.renew(request.token, ttl),
+            Command::Renew { ttl, cut, behind_cut } => {
+                self.renew(request.token, ttl, cut, behind_cut)
+            }
         };
         let Request { client, token, sent, .. } = request;
         if self.state.clients[usize::from(client)].connection == request.connection {
@@ -28,7 +30,7 @@ impl Step<'_> {
 
     /// acquire.lua
     fn acquire(&mut self, token: Token, place: bool, void: bool) -> Reply {
-        // queue.lua | time = redis.call('TIME')
+        // shared.lua | time = redis.call('TIME')
         let us = self.time();
         // acquire.lua | if us > tonumber(void_after) then
         if void && !self.breaks(WrongRule::VoidClaimsCount) {
@@ -39,7 +41,7 @@ impl Step<'_> {
         let taken = self.state.lock.is_none();
         if taken {
             self.state.lock = Some(Lock::of(token, us, Ttl::Full));
-            // acquire.lua | elseif set and waiting == 0 then
+            // acquire.lua | elseif not set or waiting > 0 then
             if self.state.queue.is_empty() {
                 return Reply::Granted(self.fence());
             }
@@ -49,11 +51,11 @@ impl Step<'_> {
         // acquire.lua | if taken then
         if taken {
             // Expired tickets leave the model's queue when they expire.
-            // acquire.lua | line.forget_expired(256)
+            // acquire.lua | waiters.forget_expired()
             // acquire.lua | local head = redis.call('ZRANGE', queue, 0, 0)[1]
             let head = self.state.queue.first().map(|(head, _)| *head);
             // A client without a place in the queue is not the first waiter either.
-            // acquire.lua | if not (head and head ~= member and line.hand_off('')) then
+            // acquire.lua | if not (head and head ~= member and waiters.hand_off('')) then
             let another = head.is_some_and(|head| !place || head != token);
             let barges = self.breaks(WrongRule::FirstToAskTakes);
             if barges || !(another && self.hand_off(us)) {
@@ -62,7 +64,7 @@ impl Step<'_> {
                 if ahead > 0 {
                     self.breach(Promise::FirstInFirstOut);
                 }
-                // acquire.lua | if member then line.leave(member) end
+                // acquire.lua | if member then waiters.leave(member) end
                 if place && !self.breaks(WrongRule::TicketKept) {
                     self.leave(token);
                 }
@@ -98,7 +100,7 @@ impl Step<'_> {
             }
         };
         // The model leaves open how long the ticket is valid.
-        // acquire.lua | redis.call('ZADD', line.alive, math.floor(us / 1000) + life, member)
+        // acquire.lua | redis.call('ZADD', alive, math.floor(us / 1000) + keep_ms, member)
         // acquire.lua | return {2, left, by_token, ticket, place}
         Reply::Queued { us, ticket }
     }
@@ -119,7 +121,7 @@ impl Step<'_> {
                 // release.lua | redis.call('SET', lock, '=' .. token, 'PX', hold)
                 let named = self.breaks(WrongRule::HoldKeepsToken);
                 let expiry = Span::of(us, Ttl::Full);
-                self.state.lock = Some(Lock { token, named, kept: true, expiry });
+                self.state.lock = Some(Lock { token, named, kept: true, expiry, excess: false });
                 self.count(Event::KeptForMinHold);
             } else if self.state.queue.is_empty() || !self.hand_off(us) {
                 // release.lua | elseif waiting < count and redis.pcall('EXISTS', queue) ~= 1 then
@@ -128,7 +130,8 @@ impl Step<'_> {
                 self.state.lock = None;
             }
         } else if member {
-            // release.lua | if member ~= '' then pcall(line_of(lock, queue).leave, member) end
+            // release.lua | if member ~= '' then \
+            // pcall(waiters_of(lock, queue, alive).leave, member) end
             self.leave(token);
         }
         // release.lua | local now = redis.call('TIME')
@@ -138,15 +141,23 @@ impl Step<'_> {
     }
 
     /// renew.lua
-    fn renew(&mut self, token: Token, ttl: Ttl) -> Reply {
+    fn renew(&mut self, token: Token, ttl: Ttl, cut: Option<Cut>, behind_cut: bool) -> Reply {
+        // renew.lua | local time = redis.call('TIME')
         let us = self.time();
+        // `in_doubt.rs`: a renewal for no more than the cut leaves loses nothing by it. Nor does
+        // any that the server executes when the cut is void, as the time in the reply tells.
+        let record = self.state.records[usize::from(token)];
+        let over = record.cut.is_none_or(|cut| cut.void);
+        let counts = !behind_cut || ttl <= Ttl::Full || over;
+        let believes = self.breaks(WrongRule::RenewalBehindCutCounts);
+        let renewed = Reply::Renewed { ttl, cut: cut.is_some(), counts: counts || believes };
         let held = self.state.lock.filter(|lock| lock.named && lock.token == token);
         if self.breaks(WrongRule::RenewalBySet) {
             if held.is_none() {
                 self.breach(Promise::NothingIsResurrected);
             }
             self.state.lock = Some(Lock::of(token, us, ttl));
-            return Reply::Renewed(ttl);
+            return renewed;
         }
         // renew.lua | local holder = redis.call('GET', lock)
         // renew.lua | if holder ~= token then return holder and 2 or 0 end
@@ -159,23 +170,45 @@ impl Step<'_> {
         if lock.kept {
             self.breach(Promise::ReleasedStaysReleased);
         }
-        // renew.lua | if redis.call('PTTL', lock) < tonumber(ttl) then \
-        // redis.call('PEXPIRE', lock, ttl) end
+        // renew.lua | local left = redis.call('PTTL', lock)
+        // renew.lua | redis.call('PEXPIRE', lock, ttl)
         self.lengthen(us, ttl, WrongRule::RenewalShortens);
-        Reply::Renewed(ttl)
+        if let Some(cut) = cut {
+            // renew.lua | local cuts = has_cuts and us <= tonumber(ARGV[2 * (count + i)])
+            // renew.lua | redis.call('PEXPIRE', lock, longest)
+            if cut.void && !self.breaks(WrongRule::CutCountsForEver) {
+                self.count(Event::CutVoid);
+            } else {
+                self.cut(us, ttl, &cut.lease);
+            }
+        }
+        renewed
     }
 
-    /// queue.lua: pops waiters until one of them has a subscriber.
+    /// Brings the expiry back to what was asked: to the renewal's own ttl, but not below the lease
+    /// that the client believed in when it sent the renewal.
+    fn cut(&mut self, us: u8, ttl: Ttl, lease: &Span) {
+        let forgets = self.breaks(WrongRule::CutForgetsLease);
+        let Some(lock) = &mut self.state.lock else { return };
+        let had_excess = std::mem::take(&mut lock.excess);
+        lock.expiry = if forgets { Span::default() } else { *lease };
+        lock.expiry.lengthen(us, ttl);
+        if had_excess {
+            self.count(Event::Cut);
+        }
+    }
+
+    /// shared.lua: pops waiters until one of them has a subscriber.
     fn hand_off(&mut self, us: u8) -> bool {
-        let mut fence = None;
+        let mut number = None;
         while !self.state.queue.is_empty() {
-            // queue.lua | local head = redis.call('ZPOPMIN', queue)
-            // queue.lua | local is_known = redis.call('ZREM', line.alive, member) == 1
+            // shared.lua | local head = redis.call('ZPOPMIN', queue)
+            // shared.lua | local is_known = redis.call('ZREM', alive, member) == 1
             let (token, ticket) = self.state.queue.remove(0);
-            let fence = *fence.get_or_insert_with(|| self.fence());
+            let number = *number.get_or_insert_with(|| self.fence());
             // `skips` decides how many waiters have no subscriber.
-            // queue.lua | heard = redis.pcall('PUBLISH', inbox,
-            // queue.lua | if type(heard) ~= 'number' or heard > 0 or sign == '~' then
+            // shared.lua | receivers = redis.pcall(sign == '#' and 'SPUBLISH' or 'PUBLISH', inbox,
+            // shared.lua | if type(receivers) ~= 'number' or receivers > 0 or sign == '~' then
             if self.skips > 0 {
                 self.skips -= 1;
                 self.miss(token);
@@ -185,10 +218,10 @@ impl Step<'_> {
                 // The server has not noticed yet that the connection is gone.
                 self.count(Event::GrantToCrashed);
             } else {
-                self.state.pushes.push(Message { token, ticket, fence, us });
+                self.state.pushes.push(Message { token, ticket, number, us });
             }
-            // queue.lua | redis.call('SET', lock, token, 'PX', string.format('%.0f', claim))
-            self.state.lock = Some(Lock::of(token, us, Ttl::Claim));
+            // shared.lua | redis.call('SET', lock, token, 'PX', string.format('%.0f', ttl))
+            self.state.lock = Some(Lock::of(token, us, Ttl::HandOff));
             return true;
         }
         false
@@ -206,8 +239,8 @@ impl Step<'_> {
     }
 
     fn leave(&mut self, token: Token) {
-        // queue.lua | redis.call('ZREM', queue, member)
-        // queue.lua | redis.call('ZREM', line.alive, member)
+        // shared.lua | redis.call('ZREM', queue, member)
+        // shared.lua | redis.call('ZREM', alive, member)
         self.state.queue.retain(|(other, _)| *other != token);
     }
 
@@ -221,6 +254,15 @@ impl Step<'_> {
         }
     }
 
+    /// The clock goes back: the lock expires later than any client asked.
+    pub(crate) fn clock_steps_back(&mut self) {
+        self.state.stepped = true;
+        if let Some(lock) = &mut self.state.lock {
+            lock.excess = true;
+        }
+        self.count(Event::ClockWentBack);
+    }
+
     /// A foreign client executes `SET lock value NX PX ttl`.
     pub(crate) fn taken_by_foreign_client(&mut self) {
         let us = self.time();
@@ -230,6 +272,6 @@ impl Step<'_> {
 
 impl Lock {
     fn of(token: Token, us: u8, ttl: Ttl) -> Self {
-        Self { token, named: true, kept: false, expiry: Span::of(us, ttl) }
+        Self { token, named: true, kept: false, expiry: Span::of(us, ttl), excess: false }
     }
 }

@@ -5,6 +5,10 @@
 //! which a claim is void may therefore come at any moment that the order allows. The model knows
 //! only this about spans: a span that counts from `a` has ended when a span of the same or a longer
 //! ttl that counts from `a` or later has ended.
+//!
+//! A clock of the server that goes back puts expiries off by an unknown span, so they may come at
+//! any later moment. What a client reckons from two times of such a server comes out too early,
+//! which only shortens its lease.
 
 /// The rank of an event in time. 0: it never happened.
 pub(crate) type Time = u8;
@@ -19,8 +23,8 @@ pub(crate) const FOREIGN: Token = 255;
 /// The length of a lease, in ascending order.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Ttl {
-    /// The time to claim a lock that was handed over.
-    Claim,
+    /// The hand-off TTL.
+    HandOff,
     /// The ttl of claims and renewals.
     Full,
     /// The ttl of `extend`.
@@ -75,7 +79,10 @@ pub(crate) struct Lock {
     pub(crate) named: bool,
     /// Whether the lock was released but is kept for `min_hold`.
     pub(crate) kept: bool,
+    /// When it expires at the earliest.
     pub(crate) expiry: Span,
+    /// Whether the server's clock went back since, so that it expires later than any client asked.
+    pub(crate) excess: bool,
 }
 
 /// A command on its way to the server. A connection delivers its requests in order.
@@ -99,7 +106,21 @@ pub(crate) enum Command {
         member: bool,
         hold: bool,
     },
-    Renew(Ttl),
+    Renew {
+        ttl: Ttl,
+        cut: Option<Cut>,
+        /// A renewal that cuts had no reply when this was sent.
+        behind_cut: bool,
+    },
+}
+
+/// A renewal brings an expiry back to what was asked.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Cut {
+    /// The lease that the client believes in when it sends the renewal.
+    pub(crate) lease: Span,
+    /// The server's clock has passed the time up to which it may cut.
+    pub(crate) void: bool,
 }
 
 /// A reply on its way to a client. The responses to one client arrive in order.
@@ -126,14 +147,20 @@ pub(crate) enum Reply {
         /// The time in the reply proves that no earlier claim can be executed any more.
         claims_over: bool,
     },
-    Renewed(Ttl),
+    Renewed {
+        ttl: Ttl,
+        /// Whether it was to cut.
+        cut: bool,
+        /// The lease may count on it: no cut can follow that does not know of it.
+        counts: bool,
+    },
     NotRenewed,
 }
 
 impl Reply {
     /// Whether this replies to a renewal.
     pub(crate) const fn is_about_lease(&self) -> bool {
-        matches!(self, Self::Renewed(_) | Self::NotRenewed)
+        matches!(self, Self::Renewed { .. } | Self::NotRenewed)
     }
 }
 
@@ -143,7 +170,7 @@ impl Reply {
 pub(crate) struct Message {
     pub(crate) token: Token,
     pub(crate) ticket: Number,
-    pub(crate) fence: Number,
+    pub(crate) number: Number,
     pub(crate) us: Time,
 }
 
@@ -206,6 +233,13 @@ pub(crate) struct Record {
     /// An unconfirmed release: when it was last sent, or 0 if it must be sent again.
     pub(crate) release: Option<Time>,
     pub(crate) hold: bool,
+    pub(crate) cut: Option<UnansweredCut>,
+}
+
+/// A renewal that cuts and has no reply, so that the server may still execute it.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub(crate) struct UnansweredCut {
+    pub(crate) void: bool,
 }
 
 /// Claims without a reply, which the server may still execute.
@@ -241,9 +275,11 @@ pub(crate) enum Rare {
     Renew,
     Extend,
     HandOn,
+    /// The server's clock goes back.
+    ClockStep,
 }
 
-pub(crate) const KINDS: usize = Rare::HandOn as usize + 1;
+pub(crate) const KINDS: usize = Rare::ClockStep as usize + 1;
 
 /// Promises that a transition can breach. The others are properties of states.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -269,6 +305,8 @@ pub(crate) struct State {
     pub(crate) remaining: [u8; KINDS],
     /// The spans that have ended.
     pub(crate) expired: Span,
+    /// Whether the server's clock went back.
+    pub(crate) stepped: bool,
     /// The fencing token of the latest critical section.
     pub(crate) last: (Number, u8),
     pub(crate) breached: Option<Promise>,
@@ -394,7 +432,7 @@ impl State {
         let early = self.clients.iter_mut().filter_map(|client| client.early.as_mut());
         for message in self.pushes.iter_mut().chain(early) {
             visit(Ticket, true, &mut message.ticket);
-            visit(Fence, true, &mut message.fence);
+            visit(Fence, true, &mut message.number);
             visit(Time, true, &mut message.us);
         }
         for record in &mut self.records {
@@ -404,6 +442,11 @@ impl State {
         }
         for request in &mut self.requests {
             visit(Time, true, &mut request.sent);
+            if let Command::Renew { cut: Some(cut), .. } = &mut request.command {
+                for since in &mut cut.lease.0 {
+                    visit(Time, true, since);
+                }
+            }
         }
         for response in &mut self.responses {
             visit(Time, true, &mut response.sent);
@@ -416,7 +459,7 @@ impl State {
                 Reply::Busy
                 | Reply::Void
                 | Reply::Released { .. }
-                | Reply::Renewed(_)
+                | Reply::Renewed { .. }
                 | Reply::NotRenewed => {}
             }
         }

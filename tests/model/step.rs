@@ -9,7 +9,7 @@ pub(crate) struct Action(pub(crate) What, pub(crate) Option<Rare>);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum What {
-    /// The server executes a request. The first waiters to which it would hand over the lock, in
+    /// The server executes a request. The first waiters to which it would hand the lock on, in
     /// the given number, have no subscriber.
     Execute(usize, u8),
     /// The server executes a request twice in a row. A copy that arrives after later requests comes
@@ -26,9 +26,11 @@ pub(crate) enum What {
     TimeOutClaim(usize),
     GiveUp {
         client: usize,
-        handed_over: bool,
+        handed_on: bool,
     },
     Renew(usize, Ttl),
+    /// Renews, and brings the expiry back to what was asked.
+    Cut(usize),
     HandOn(usize),
     End(usize),
     Reconnect(usize),
@@ -37,6 +39,9 @@ pub(crate) enum What {
     TimeOutRelease(Token),
     /// The deadline of all in-flight claims of the token passes.
     ClaimsBecomeVoid(Token),
+    /// The server's clock passes the time up to which the cut of the token counts.
+    CutBecomesVoid(Token),
+    ClockStepsBack,
     LockExpires,
     TicketExpires(usize),
     ForeignAcquires,
@@ -160,6 +165,19 @@ impl<'a> Step<'a> {
         }
     }
 
+    fn cut_becomes_void(&mut self, token: Token) {
+        for request in &mut self.state.requests {
+            if let Command::Renew { cut: Some(cut), .. } = &mut request.command
+                && request.token == token
+            {
+                cut.void = true;
+            }
+        }
+        if let Some(cut) = &mut self.state.records[usize::from(token)].cut {
+            cut.void = true;
+        }
+    }
+
     fn apply(&mut self, action: Action) {
         match action.0 {
             What::Execute(index, _) => {
@@ -199,8 +217,9 @@ impl<'a> Step<'a> {
             What::Begin(client) => self.begin(client),
             What::Claim(client) => self.claim(client),
             What::TimeOutClaim(client) => self.time_out_claim(client),
-            What::GiveUp { client, handed_over } => self.give_up(client, handed_over),
-            What::Renew(client, ttl) => self.renew_lease(client, ttl),
+            What::GiveUp { client, handed_on } => self.give_up(client, handed_on),
+            What::Renew(client, ttl) => self.renew_lease(client, ttl, false),
+            What::Cut(client) => self.renew_lease(client, Ttl::Full, true),
             What::HandOn(client) => self.hand_on(client),
             What::End(client) => self.end(client),
             What::Reconnect(client) => {
@@ -213,6 +232,8 @@ impl<'a> Step<'a> {
                 self.state.records[usize::from(token)].release = Some(0);
             }
             What::ClaimsBecomeVoid(token) => self.claims_become_void(token),
+            What::CutBecomesVoid(token) => self.cut_becomes_void(token),
+            What::ClockStepsBack => self.clock_steps_back(),
             What::LockExpires => self.expire(),
             What::TicketExpires(index) => {
                 self.count(Event::TicketExpired);

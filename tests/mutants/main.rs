@@ -39,8 +39,12 @@ fn every_patch_names_tests_that_exist() {
     let mut sources = String::new();
     TESTS.iter().for_each(|dir| read_below(&root().join(dir), &mut sources));
     for Patch { name, claims, .. } in Patch::read_all(root()).unwrap() {
-        for Claim { test, .. } in claims {
-            assert!(sources.contains(&format!("fn {test}(")), "{name}: no test is named {test}");
+        for Claim { suite, test } in claims {
+            let (store, function) = test.rsplit_once("::").unwrap_or(("", &test));
+            let is_there = sources.contains(&format!("fn {function}("));
+            assert!(is_there, "{name}: no test is named {test}");
+            // Its tests exist once for each store.
+            assert!(suite != "conformance" || !store.is_empty(), "{name}: {test} of which store?");
         }
     }
 }

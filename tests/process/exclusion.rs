@@ -17,19 +17,19 @@ const CALM_TURNS: u64 = 120;
 /// The ttl of leases that are renewed while little or nothing goes wrong.
 const RENEWED: u64 = 1_500;
 const LONG_TURNS: &str = "turns longer than a ttl";
-const HANDOVERS: &str = "hand-overs between processes";
+const HAND_OFFS: &str = "hand-offs between processes";
 
 /// What the logs show of processes that contend for some seconds.
 const CONTENTION: [LoggedEvent; 3] = [
     ("turns", 51, History::done),
-    (HANDOVERS, 11, History::handovers),
+    (HAND_OFFS, 11, History::hand_offs),
     (LONG_TURNS, 1, History::renewed_turns),
 ];
 
 /// No fault: many tasks of many processes contend for a few keys.
 #[test]
 fn tasks_of_many_processes_take_turns_and_lose_no_update() {
-    let events = ["turns", HANDOVERS, LONG_TURNS];
+    let events = ["turns", HAND_OFFS, LONG_TURNS];
     let mut experiment =
         Experiment::new(17, "no two turns at once, no lost update", "none", &events);
     let seconds = scale(4) as u64;
@@ -38,21 +38,21 @@ fn tasks_of_many_processes_take_turns_and_lose_no_update() {
         tasks: 4,
         work: 5_000,
         renewed: RENEWED,
-        events: &[CONTENTION[0], (HANDOVERS, 101, History::handovers), CONTENTION[2]],
+        events: &[CONTENTION[0], (HAND_OFFS, 101, History::hand_offs), CONTENTION[2]],
         ..Workload::new("calm", 20, ms(seconds * 1_000))
     };
     let outcome = workload
         .run_calmly(|field| field.wait(&experiment), |outcome| outcome.lost + outcome.failed);
     let words = outcome.words();
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
-    let handovers = outcome.history.check();
+    let hand_offs = outcome.history.check();
     let least = CALM_TURNS * seconds;
-    assert!(outcome.turns > least && handovers > 100, "{least} {handovers} {words}");
+    assert!(outcome.turns > least && hand_offs > 100, "{least} {hand_offs} {words}");
     assert_eq!((outcome.lost, outcome.failed), (0, 0), "{words}");
     experiment.ran(1);
     experiment.saw(LONG_TURNS, outcome.renewed);
     experiment.saw("turns", outcome.history.turns());
-    experiment.saw(HANDOVERS, handovers);
+    experiment.saw(HAND_OFFS, hand_offs);
     experiment.finish();
 }
 
@@ -86,8 +86,8 @@ fn exclusion_survives_broken_connections_and_a_stalling_server() {
     });
     let words = outcome.words();
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
-    let handovers = outcome.history.check();
-    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    let hand_offs = outcome.history.check();
+    assert!(outcome.turns > 50 && hand_offs > 10, "{hand_offs} {words}");
     assert!(outcome.remains.is_empty(), "{words}");
     experiment.ran(1);
     experiment.saw(LONG_TURNS, outcome.renewed);
@@ -121,8 +121,8 @@ fn locks_survive_constantly_killed_connections_and_leave_no_key() {
         assert!(end.lost.is_none() && end.released == "Ok(InTime)", "{end:?}");
     });
     let words = outcome.words();
-    let handovers = outcome.history.check();
-    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    let hand_offs = outcome.history.check();
+    assert!(outcome.turns > 50 && hand_offs > 10, "{hand_offs} {words}");
     assert_eq!((outcome.total, outcome.lost), (outcome.turns, 0), "{words}");
     assert!(outcome.remains.is_empty(), "{words}");
     experiment.ran(1);
@@ -150,8 +150,8 @@ fn constantly_flushed_scripts_cause_no_error() {
     let outcome =
         workload.run_calmly(disturb, |outcome| outcome.busy + outcome.lost + outcome.failed);
     let words = outcome.words();
-    let handovers = outcome.history.check();
-    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    let hand_offs = outcome.history.check();
+    assert!(outcome.turns > 50 && hand_offs > 10, "{hand_offs} {words}");
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
     assert_eq!((outcome.busy, outcome.lost, outcome.failed), (0, 0, 0), "{words}");
     experiment.ran(1);
@@ -195,9 +195,9 @@ fn stopped_process_begins_no_turn_after_its_lease() {
         }
     });
     let words = outcome.words();
-    let handovers = outcome.history.check();
+    let hand_offs = outcome.history.check();
     assert_eq!(outcome.late, 0, "{words}");
-    assert!(outcome.turns > 50 && handovers > 10, "{handovers} {words}");
+    assert!(outcome.turns > 50 && hand_offs > 10, "{hand_offs} {words}");
     experiment.ran(1);
     experiment.saw("holders stopped", outcome.history.stopped_holders());
     experiment.saw(LONG_TURNS, outcome.renewed);

@@ -79,7 +79,7 @@ async fn full_server_refuses_claims_and_keeps_held_locks() {
     assert_eq!(worker.release().released, "Ok(InTime)");
     experiment.saw("locks released", 1);
 
-    // Whether it was handed over or has to be claimed, the waiter gets it when there is room again.
+    // Whether it was handed on or has to be claimed, the waiter gets it when there is room again.
     let keys: Vec<String> = server.cli("KEYS fill:*");
     let mut cli = server.connect();
     for key in keys {

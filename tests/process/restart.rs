@@ -38,7 +38,7 @@ fn restarts(
         config,
         events: &[
             ("turns", 1, History::turns),
-            ("hand-overs between processes", 6, History::handovers),
+            ("hand-offs between processes", 6, History::hand_offs),
         ],
         ..Workload::fenced("restarts", 2, ms(scale(3) as u64 * 1_000))
     };
@@ -116,16 +116,16 @@ fn fencing_tokens_grow_across_a_crash_with_fsync_every_second() {
 /// Nothing is gone: locks outlive the server, and so does exclusion.
 #[test]
 fn restart_with_all_writes_persisted_keeps_locks_and_exclusion() {
-    let events = ["restarts", "turns", "hand-overs between processes", "leases kept"];
+    let events = ["restarts", "turns", "hand-offs between processes", "leases kept"];
     let fault = "kill -9 and restart, AOF always";
     let name = "no two turns at once, leases outlive the server, numbers grow";
     let mut experiment = Experiment::new(24, name, fault, &events).counted_last(&["leases kept"]);
     let (outcome, end) =
         restarts(TTL, &["appendonly yes", "appendfsync always"], &mut experiment, kill);
-    let handovers = outcome.history.check();
-    assert!(handovers > 5, "{handovers} {}", outcome.words());
+    let hand_offs = outcome.history.check();
+    assert!(hand_offs > 5, "{hand_offs} {}", outcome.words());
     assert!(end.lost.is_none() && end.released == "Ok(InTime)", "{end:?}");
-    experiment.saw("hand-overs between processes", handovers);
+    experiment.saw("hand-offs between processes", hand_offs);
     experiment.saw("leases kept", 1);
     experiment.finish();
 }

@@ -61,11 +61,11 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
         }
     });
     let words = outcome.words();
-    let handovers = outcome.history.check();
+    let hand_offs = outcome.history.check();
     assert_eq!(outcome.total, outcome.turns, "each turn counted once: {words}");
     assert_eq!(outcome.late, 0, "{words}");
     assert!(outcome.overrun < OVERRUN, "{words}");
-    assert!(outcome.turns > 50 && handovers > 5, "{handovers} {words}");
+    assert!(outcome.turns > 50 && hand_offs > 5, "{hand_offs} {words}");
     assert!(outcome.remains.is_empty(), "{words}");
     experiment.ran(1);
     experiment.saw("turns", outcome.history.turns());
@@ -77,7 +77,7 @@ fn standstills(name: &'static str, mut experiment: Experiment, stand: impl Fn(&F
 /// What the logs of the processes show.
 const CONTENTION: [LoggedEvent; 4] = [
     ("turns", 51, History::done),
-    ("hand-overs between processes", 6, History::handovers),
+    ("hand-offs between processes", 6, History::hand_offs),
     ("turns longer than a ttl", 1, History::renewed_turns),
     ("unknown outcomes", 1, History::unknown),
 ];

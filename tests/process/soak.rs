@@ -36,7 +36,7 @@ fn workload(name: &'static str) -> Workload {
         events: &[
             ("turns", 1, History::turns),
             ("turns longer than a ttl", 1, History::renewed_turns),
-            ("hand-overs between processes", 1, History::handovers),
+            ("hand-offs between processes", 1, History::hand_offs),
         ],
         config: &["appendonly yes", "appendfsync always", "enable-debug-command yes"],
         ..Workload::new(name, 2, Duration::from_secs(seconds))
@@ -71,7 +71,7 @@ fn soak(scene: &mut Scene<'_>, faults: &[Fault], field: &mut Field, experiment: 
 /// What holds in either case, but for overlapping turns in the windows that `scene` has declared.
 fn check(outcome: &Outcome, scene: &Scene<'_>, experiment: &mut Experiment) {
     let words = outcome.words();
-    let handovers = outcome.history.check_but_within(&scene.windows);
+    let hand_offs = outcome.history.check_but_within(&scene.windows);
     // Updates of a process that was killed between a write and its record are not in the log.
     assert!(outcome.history.accepted() <= outcome.total, "lost updates: {words}");
     assert_eq!(outcome.history.stale(), 0, "{words}");
@@ -79,12 +79,12 @@ fn check(outcome: &Outcome, scene: &Scene<'_>, experiment: &mut Experiment) {
     experiment.ran(1);
     experiment.saw("turns", outcome.history.turns());
     experiment.saw("turns longer than a ttl", outcome.renewed);
-    experiment.saw("hand-overs between processes", handovers);
+    experiment.saw("hand-offs between processes", hand_offs);
 }
 
 fn experiment(name: &'static str, fault: &'static str, faults: &[Fault]) -> Experiment {
     let mut events: Vec<_> = faults.iter().map(|fault| fault.name).collect();
-    events.extend(["turns", "turns longer than a ttl", "hand-overs between processes"]);
+    events.extend(["turns", "turns longer than a ttl", "hand-offs between processes"]);
     Experiment::new(44, name, fault, &events)
 }
 

@@ -40,7 +40,7 @@ fn stop_holders(
         }
     });
     // Stopped or not, no turn begins late or in another one's lease.
-    let _handovers = outcome.history.check();
+    let _hand_offs = outcome.history.check();
     let stopped = outcome.history.stopped_holders();
     (outcome, stopped)
 }

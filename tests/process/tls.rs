@@ -4,13 +4,16 @@
 //! an authority of the test's own is another one than the test.
 
 use std::error::Error as _;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{Error, ErrorKind, LockClient};
-use lock_testkit::{Experiment, RedisServer, free_port, ms, temp_dir, within};
+use lock_testkit::{
+    Experiment, RedisServer, eventually, free_port, ms, redis_server, temp_dir, within,
+};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
@@ -218,6 +221,13 @@ async fn certificates_given_in_code_are_used() {
     let shown = trusting().with_client_certificate(tls.read("client.pem"), tls.read("client.key"));
     let client = LockClient::builder(shown.connect().await.unwrap()).build().unwrap();
     client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    // Another authority is not trusted.
+    let other = Tls::start("127.0.0.1");
+    let wrong = RedisStore::builder(tls.url())
+        .with_root_certificates(other.read("authority.pem"))
+        .with_client_certificate(tls.read("client.pem"), tls.read("client.key"));
+    let error = wrong.connect().await.unwrap_err();
+    assert!(chain(&error).contains("certificate"), "{}", chain(&error));
 }
 
 /// What is no certificate is refused before anything is dialled, and so is one without TLS.
@@ -236,5 +246,56 @@ fn certificate_that_cannot_be_used_is_a_clear_error() {
     ] {
         let error = store.connect_lazy().unwrap_err();
         assert_eq!(error.field(), "certificates", "{error}");
+    }
+}
+
+/// `rediss+sentinel://`: the sentinel and the master that it names, both by TLS.
+#[tokio::test]
+async fn master_is_found_and_used_by_tls() {
+    let tls = Tls::start("127.0.0.1");
+    let file = |name: &str| tls.dir.path().join(name).display().to_string();
+    let (dir, port, plain) = (temp_dir("sentinel"), free_port(), free_port());
+    let config = format!(
+        "bind 127.0.0.1\nport {plain}\ntls-port {port}\ntls-replication yes\n\
+         tls-auth-clients no\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+         dir {}\nlogfile {}/log\nsentinel monitor shop 127.0.0.1 {} 1\n",
+        file("server.pem"),
+        file("server.key"),
+        file("authority.pem"),
+        dir.path().display(),
+        dir.path().display(),
+        tls.port,
+    );
+    std::fs::write(dir.path().join("sentinel.conf"), config).unwrap();
+    let sentinel = Command::new(redis_server())
+        .arg(dir.path().join("sentinel.conf"))
+        .arg("--sentinel")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _sentinel = Killed(sentinel);
+    eventually("it listens", ms(10_000), || TcpStream::connect(("127.0.0.1", port)).is_ok()).await;
+
+    let url = format!("rediss+sentinel://127.0.0.1:{port}/shop");
+    let store = RedisStore::builder(url.as_str()).with_root_certificates(tls.read("authority.pem"));
+    let store = store.connect().await.unwrap();
+    let shown = format!("{url} (now rediss://127.0.0.1:{})", tls.port);
+    assert_eq!(store.to_string(), shown);
+    let client = LockClient::builder(store).build().unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert!(tls.server.has("lock:k"));
+    guard.release().await.unwrap();
+
+    let error = RedisStore::builder(url).with_connect_timeout(ms(5_000)).connect().await;
+    assert!(error.unwrap_err().is_unavailable(), "a certificate of no known authority");
+}
+
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }

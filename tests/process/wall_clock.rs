@@ -81,7 +81,7 @@ async fn release_frees_at_once_after_the_clock_jumps_backward() {
         assert_eq!(end.released, "Ok(InTime)", "{end:?}");
         let (when, second) = next.holds();
         assert!(second > first);
-        assert!(when - at < 1_000_000_000, "handed over after {} ms", (when - at) / 1_000_000);
+        assert!(when - at < 1_000_000_000, "handed on after {} ms", (when - at) / 1_000_000);
         experiment.saw("releases that freed at once", 1);
         assert_eq!(next.release().released, "Ok(InTime)");
         assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());

@@ -3,6 +3,7 @@
 // Tests fail by panicking.
 #![allow(clippy::unwrap_used)]
 
+mod install;
 mod promises;
 mod tables;
 mod valgrind;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use lock_testkit::{ChildProcess, RedisServer, Signal};
+use lock_testkit::{ChildProcess, Quorum, RedisCluster, RedisServer, Sentinels, Signal};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf()
@@ -136,7 +137,7 @@ fn shutdown_answers_waiters_at_once_and_is_clean() {
 fn metrics_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let words = words.map(|word| word.strip_suffix("_bucket").unwrap_or(word));
-    let ends = ["_total", "_seconds", "_commands", "_pending"];
+    let ends = ["_total", "_seconds", "_commands", "_pending", "_votes", "_up"];
     let is_metric = |word: &&str| {
         word.starts_with("lock_")
             && (ends.iter().any(|end| word.ends_with(end))
@@ -145,15 +146,21 @@ fn metrics_in(text: &str) -> BTreeSet<&str> {
     words.filter(is_metric).collect()
 }
 
-#[test]
-fn observability_exports_each_metric_that_the_documentation_names() {
-    /// Nothing is lost, and no release is sent again.
-    const ABSENT: [&str; 2] = ["lock_losses_total", "lock_release_retries_total"];
+/// Those of clusters and quorums on such servers.
+#[tokio::test]
+async fn observability_exports_each_metric_that_the_documentation_names() {
+    /// No release is sent again, no server is away, and no replica is asked.
+    const ABSENT: [&str; 3] = [
+        "lock_release_retries_total",
+        "lock_store_outage_seconds",
+        "lock_store_replica_acks_missed_total",
+    ];
     let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
     let docs = read("lock-core/src/lib.rs");
     let documented = metrics_in(&docs);
-    for file in ["alerts.yml", "dashboard.json"] {
-        let text = read(&format!("examples/observability/{file}"));
+    let alerts = "examples/observability/alerts.yml";
+    for file in [alerts, "examples/observability/dashboard.json", "tests/alerts/cases.yml"] {
+        let text = read(file);
         let unknown: Vec<_> = metrics_in(&text).difference(&documented).copied().collect();
         assert!(unknown.is_empty(), "{file} names {unknown:?}");
     }
@@ -161,11 +168,16 @@ fn observability_exports_each_metric_that_the_documentation_names() {
     assert_eq!(metrics_in(&dashboard), documented, "the dashboard shows all of them");
 
     let server = RedisServer::start();
-    let mut program = Command::new(example("observability"));
-    let program = ChildProcess::spawn(program.env("REDIS_URL", server.url())).unwrap();
-    let address = program.line().rsplit_once('/').unwrap().1.to_owned();
-    assert!(post(&address, "/orders/7").ends_with("paid"));
-    let text = request(&address, "GET", "/metrics");
+    let cluster = RedisCluster::start().await;
+    let quorum = Quorum::of_age(3, "lock");
+    let mut text = String::new();
+    for url in [server.url(), cluster.url(), quorum.urls().join(" ")] {
+        let mut program = Command::new(example("observability"));
+        let program = ChildProcess::spawn(program.env("REDIS_URL", url)).unwrap();
+        let address = program.line().rsplit_once('/').unwrap().1.to_owned();
+        assert!(post(&address, "/orders/7").ends_with("paid"));
+        text.push_str(&request(&address, "GET", "/metrics"));
+    }
     let exported = metrics_in(&text);
     let missing: Vec<_> =
         documented.difference(&exported).filter(|name| !ABSENT.contains(name)).collect();
@@ -173,6 +185,25 @@ fn observability_exports_each_metric_that_the_documentation_names() {
     let unknown: Vec<_> = exported.difference(&documented).collect();
     assert!(unknown.is_empty(), "{unknown:?} of {text}");
     assert!(text.contains("lock_acquisitions_total{key=\"order:<id>\",outcome=\"acquired\"} 1"));
+}
+
+/// `REDIS_URL` holds what `connect` takes.
+#[tokio::test]
+async fn examples_run_on_sentinels_a_cluster_and_a_quorum() {
+    let group = Sentinels::start(1).await;
+    let cluster = RedisCluster::start().await;
+    let quorum = Quorum::of_age(3, "lock");
+    (0..quorum.len()).for_each(|member| quorum.vouch(member, "shop"));
+    for url in [group.url(), cluster.url(), quorum.urls().join(" ")] {
+        for (name, part) in
+            [("annotate", "ordered for user 7, "), ("configuration", "locked: true")]
+        {
+            let output = Command::new(example(name)).env("REDIS_URL", &url).output().unwrap();
+            let (told, errors) = (&output.stdout, &output.stderr);
+            let (told, errors) = (String::from_utf8_lossy(told), String::from_utf8_lossy(errors));
+            assert!(told.contains(part), "{name} on {url}: {told}{errors}");
+        }
+    }
 }
 
 #[test]
@@ -196,6 +227,80 @@ fn configuration_reads_a_file_and_the_environment() {
     let output = program().env("SHOP_LOCK__OPTIONS__TTL", "1ms").output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("`ttl` is 1ms"), "{said}");
+}
+
+#[test]
+fn json_body_key_is_read_once_and_before_the_lock_is_taken() {
+    let server = RedisServer::start();
+    let mut program = Command::new(example("json_body_key"));
+    let program = ChildProcess::spawn(program.env("REDIS_URL", server.url())).unwrap();
+    let address = program.line().rsplit_once('/').unwrap().1.to_owned();
+    let to = |path: &str, body: &str| send(&address, "POST", path, body);
+    let payment = |account| format!("{{\"account\":{account},\"cents\":300}}");
+    assert!(to("/payments", &payment(7)).ends_with("paid 300 to account 7"));
+    assert!(to("/refunds", &payment(7)).ends_with("refunded 300 to account 7"));
+    let () = server.cli("SET lock:account:7 other PX 60000");
+    for path in ["/payments", "/refunds"] {
+        let answer = to(path, &payment(7));
+        assert!(answer.starts_with("HTTP/1.1 409"), "{path}: {answer}");
+        let answer = to(path, &payment(8));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    }
+    let answer = to("/payments", "{\"cents\":300}");
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    // By one byte, so that the server has read all of it when it refuses.
+    let mut long = payment(7);
+    long.push_str(&" ".repeat((2 << 20) + 1 - long.len()));
+    assert!(to("/payments", &long).starts_with("HTTP/1.1 413"));
+}
+
+#[test]
+fn idempotency_key_pays_once_and_refuses_a_late_holder() {
+    let text = run("idempotency_key");
+    for line in [
+        "twice at once: receipt 7:a-1, receipt 7:a-1",
+        "the same key for more: the key was used for another payment",
+        "while it is paused, its retry: receipt 7:a-2",
+        "it wakes up: a newer holder of the lock has written: this write was refused",
+        "left: 500",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no `{line}` in {text}");
+    }
+}
+
+#[test]
+fn the_guide_quotes_log_lines_and_spans_as_they_are() {
+    let sources = sources_below("lock-core/src");
+    let mut quoted = 0;
+    for page in ["on_call.md", "observability.md"] {
+        let path = root().join("lock-core/src/guide").join(page);
+        let text = std::fs::read_to_string(path).unwrap();
+        let tables = text.split("\n\n").filter(|table| {
+            table.starts_with("| log line") || table.starts_with("| span or event")
+        });
+        for row in tables.flat_map(|table| table.lines().skip(2)) {
+            let first = row.split('|').nth(1).unwrap();
+            for line in first.split('`').skip(1).step_by(2).filter(|line| *line != "run") {
+                assert!(sources.contains(line), "{page} quotes `{line}`, which is logged nowhere");
+                quoted += 1;
+            }
+        }
+    }
+    assert!(quoted >= 10, "{quoted}: the tables were not read");
+}
+
+/// All files below a directory, one after the other.
+fn sources_below(dir: &str) -> String {
+    let mut all = String::new();
+    for entry in std::fs::read_dir(root().join(dir)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.push_str(&sources_below(path.to_str().unwrap()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+    all
 }
 
 #[test]
@@ -231,10 +336,16 @@ fn post(address: &str, path: &str) -> String {
 }
 
 fn request(address: &str, method: &str, path: &str) -> String {
+    send(address, method, path, "")
+}
+
+fn send(address: &str, method: &str, path: &str, body: &str) -> String {
     use std::io::{Read, Write};
     let mut socket = std::net::TcpStream::connect(address).unwrap();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
     );
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

@@ -18,11 +18,11 @@ const MOMENT_MS: u64 = 1_000;
 /// The shipped scripts.
 const SCRIPTS: [&str; 3] = [
     concat!(
-        include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+        include_str!("../../lock-core/src/store/redis/scripts/shared.lua"),
         include_str!("../../lock-core/src/store/redis/scripts/acquire.lua")
     ),
     concat!(
-        include_str!("../../lock-core/src/store/redis/scripts/queue.lua"),
+        include_str!("../../lock-core/src/store/redis/scripts/shared.lua"),
         include_str!("../../lock-core/src/store/redis/scripts/release.lua")
     ),
     include_str!("../../lock-core/src/store/redis/scripts/renew.lua"),
@@ -169,7 +169,7 @@ fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
     let token = rng.one_of(&TOKENS);
     let life = rng.one_of(&LIVES);
     let score = rng.within(0..=5).to_string();
-    let line = match rng.within(0..=24) {
+    let line = match rng.within(0..=25) {
         0 => format!("GET {key}"),
         1 => format!("SET {key} {token} NX PX {life}"),
         2 => format!("SET {key} {token} PX {life}"),
@@ -188,7 +188,8 @@ fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
         15 => format!("ZRANGEBYSCORE {key} -inf {score} LIMIT 0 {}", rng.within(0..=3)),
         16 => format!("ZPOPMIN {key}"),
         17 => "PUBLISH no-channel message".to_owned(),
-        18 => rng.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
+        18 => format!("ZCOUNT {key} ({score} +inf"),
+        19 => rng.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
         _ => return any_script(rng),
     };
     line.split(' ').map(|arg| arg.as_bytes().to_vec()).collect()
@@ -212,6 +213,7 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
     let members: Vec<_> = members.collect();
     let names = locks.iter().map(|lock| format!("lock:{lock}"));
     let queues = locks.iter().map(|lock| format!("lock:{{0}}:q:{lock}"));
+    let alives = locks.iter().map(|lock| format!("lock:{{0}}:a:{lock}"));
     if which == 2 {
         args.push(locks.len().to_string());
         args.extend(names);
@@ -219,9 +221,9 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
             args.extend([token.to_owned(), rng.one_of(&LIVES).to_owned()]);
         }
     } else {
-        args.push((1 + 2 * locks.len()).to_string());
+        args.push((1 + 3 * locks.len()).to_string());
         args.push("lock:{0}:fence".to_owned());
-        args.extend(names.chain(queues));
+        args.extend(names.chain(queues).chain(alives));
         if which == 0 {
             args.push("50000".to_owned());
         }

@@ -15,3 +15,6 @@ pub mod cancellation;
 #[cfg(not(test))]
 #[path = "../fuzz/bodies/mod.rs"]
 pub mod fuzz;
+mod recorded;
+
+pub use self::recorded::{Recorded, recorded};

@@ -4,6 +4,7 @@
 
 mod body;
 mod compose;
+mod console;
 mod disconnect;
 mod handling;
 mod keys;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
-use lock_core::store::RedisStore;
-use lock_core::{LockClient, LockOptions};
+use lock_core::{LockClient, LockOptions, store};
+use lock_tower::Console;
 use tokio::net::TcpListener;
 use tracing::warn;
 
@@ -18,6 +18,9 @@ use crate::service::OrderService;
 /// Long enough for a request that is being handled, and short enough for a deployment.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
+/// What stands before the keys of the locks.
+pub const NAMESPACE: &str = "seckill";
+
 /// How many there are of each voucher on the page.
 const PAGE_STOCK: u32 = 100;
 
@@ -28,7 +31,8 @@ pub struct Config {
     /// Where to listen; port 0 takes a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:3001")]
     pub listen: SocketAddr,
-    /// The Redis that holds the locks, the same for every instance.
+    /// The Redis that holds the locks, the same for every instance: `redis://…`,
+    /// `redis+sentinel://…`, `redis+cluster://…`, or the URLs of a quorum with spaces in between.
     #[arg(
         long,
         value_name = "URL",
@@ -93,8 +97,8 @@ impl Server {
     ///
     /// When one of the three cannot be had.
     pub async fn bind(config: Config) -> Result<Self, ServerError> {
-        let locks = LockClient::builder(RedisStore::connect(&config.redis).await?)
-            .with_namespace("seckill")
+        let locks = LockClient::builder(store::connect(&config.redis).await?)
+            .with_namespace(NAMESPACE)
             .with_defaults(LockOptions::new().with_ttl(Duration::from_secs(10)))
             .build()?;
         let db = Database::connect(&config.database).await?;
@@ -103,7 +107,8 @@ impl Server {
 
         let payment = PaymentCheck::new(Duration::from_millis(config.payment_ms));
         let service = OrderService::new(db.clone(), locks.clone(), payment, config.name.to_str()?);
-        let router = routes::router(service, db, locks.clone(), config.name, config.peers);
+        let console = console(config.listen, &locks);
+        let router = routes::router(service, db, locks.clone(), config.name, config.peers, console);
         let listener = TcpListener::bind(config.listen).await?;
         Ok(Self { listener, locks, router })
     }
@@ -138,10 +143,42 @@ impl Server {
     }
 }
 
+/// The demo knows no operators, so it shows its locks, and lets them be taken, only where no other
+/// machine can ask; `router` refuses names by which other sites could. Its keys are numbers that it
+/// made up.
+fn console(listen: SocketAddr, locks: &LockClient) -> Option<Console> {
+    let console = || lock_tower::console(locks.clone()).show_keys().allow_force_release();
+    listen.ip().is_loopback().then(console)
+}
+
 async fn prepare(db: Database) -> Result<(), sqlx::Error> {
     db.create_schema().await?;
     for voucher in PAGE_VOUCHERS {
         db.offer(voucher, PAGE_STOCK).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::store::MemoryStore;
+
+    use super::*;
+
+    #[test]
+    fn console_is_served_only_where_no_other_machine_can_ask() {
+        let locks = LockClient::builder(MemoryStore::new()).build().unwrap();
+        for (listen, is_served) in [
+            ("127.0.0.1:3001", true),
+            ("127.8.9.10:0", true),
+            ("[::1]:3001", true),
+            ("0.0.0.0:3001", false),
+            ("[::]:3001", false),
+            ("192.0.2.1:3001", false),
+            ("[2001:db8::1]:3001", false),
+        ] {
+            let console = console(listen.parse().unwrap(), &locks);
+            assert_eq!(console.is_some(), is_served, "{listen}");
+        }
+    }
 }

@@ -45,11 +45,12 @@ fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// The head of the answer to a look at the page, in lower case.
-fn look(address: &str) -> String {
+/// The head of the answer to a look at `path`, in lower case.
+fn look(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(AT_ONCE)).unwrap();
-    write!(stream, "GET / HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+    let host = "host: localhost\r\nconnection: close";
+    write!(stream, "GET {path} HTTP/1.1\r\n{host}\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
@@ -93,11 +94,16 @@ fn nginx_in_front_changes_nothing() {
     let address = address.trim_end_matches('/');
     let mut instances = HashSet::new();
     for _ in 0..20 {
-        let head = look(address);
+        let head = look(address, "/");
         assert!(head.contains("server: nginx"), "{head}");
         let header = format!("{}: ", seckill::routes::INSTANCE_HEADER);
         let instance = head.lines().find_map(|line| line.strip_prefix(header.as_str()));
         instances.insert(instance.unwrap().to_owned());
     }
     assert_eq!(instances.len(), 2, "{instances:?}");
+    // The console is for the machine itself, and not for nginx's clients.
+    for path in ["/locks", "/locks/events", "//locks", "/x/../locks"] {
+        let head = look(address, path);
+        assert!(head.starts_with("http/1.1 404"), "{path}: {head}");
+    }
 }

@@ -1,18 +1,39 @@
 //! Building a client.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
 use super::LockClient;
 use crate::error::ConfigError;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, check_span};
 use crate::probe;
-use crate::state::ClientState;
+use crate::state::{ClientState, Slow};
 use crate::store::{ClientId, Store};
 
 /// Builds a [`LockClient`].
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lock_core::{LockClient, LockOptions, store::MemoryStore};
+///
+/// # fn main() -> Result<(), lock_core::ConfigError> {
+/// let client = LockClient::builder(MemoryStore::new())
+///     .with_namespace("shop") // keys become `shop:order:42`
+///     .with_name("orders-api") // in its log
+///     .with_defaults(LockOptions::new().with_ttl(Duration::from_secs(15)))
+///     .build()?;
+/// assert_eq!(client.namespace(), "shop");
+///
+/// let refused = LockClient::builder(MemoryStore::new()).with_namespace("a:b").build();
+/// assert_eq!(refused.unwrap_err().field(), "namespace");
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct LockClientBuilder {
@@ -21,17 +42,19 @@ pub struct LockClientBuilder {
     defaults: LockOptions,
     runtime: Option<Handle>,
     name: Option<String>,
+    slow: Slow,
 }
 
-/// Longer names would not fit into a list of connections.
-const MAX_NAME_LEN: usize = 64;
+/// A connection is named after the client and the machine. With longer parts its name would not fit
+/// into a list of connections.
+const MAX_NAME_PART_LEN: usize = 64;
 /// Namespaces stay short, so that the 512 bytes of a name are the key's.
 const MAX_NAMESPACE_LEN: usize = 64;
 
 impl LockClientBuilder {
     fn new(store: Arc<dyn Store>) -> Self {
         let (namespace, defaults) = ("lock".to_owned(), LockOptions::new());
-        Self { store, namespace, defaults, runtime: None, name: None }
+        Self { store, namespace, defaults, runtime: None, name: None, slow: Slow::default() }
     }
 
     /// Puts `namespace` and a colon before each key. Services that share a store and must exclude
@@ -86,7 +109,8 @@ impl LockClientBuilder {
         self
     }
 
-    /// Names the client in its log, such as `orders-api`: 1 to 64 characters of visible ASCII.
+    /// Names the client in its log and its connection, such as `orders-api`: 1 to 64 characters of
+    /// visible ASCII.
     ///
     /// Default: the name of the program's file.
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
@@ -94,38 +118,64 @@ impl LockClientBuilder {
         self
     }
 
-    /// Builds the client. No I/O, but one line in the log, which tells host, process and name of
-    /// the [`ClientId`] that its locks show.
+    /// Logs a warning for each acquisition that took longer than `limit`, whatever its outcome:
+    /// `cancelled` if its future was dropped. 1 ms – 24 h.
+    ///
+    /// Default: none.
+    pub fn with_wait_warning(mut self, limit: Duration) -> Self {
+        self.slow.wait = Some(limit);
+        self
+    }
+
+    /// Logs a warning for each lock that is held longer than `limit`: at the renewal that follows,
+    /// or at the latest when the lock is released. 1 ms – 24 h.
+    ///
+    /// Default: none. [`LockOptions::with_max_hold`] ends such leases instead.
+    pub fn with_hold_warning(mut self, limit: Duration) -> Self {
+        self.slow.hold = Some(limit);
+        self
+    }
+
+    /// Builds the client. Waits for no I/O. One line in the log tells host, process and name of the
+    /// [`ClientId`] that its locks show; a connection that is open is named after them, too.
     ///
     /// # Errors
     ///
-    /// If the namespace, the name or a default is out of its bounds, if the given runtime has no
-    /// timers, or if the operating system gives no randomness.
+    /// If the namespace, the name, a warning or a default is out of its bounds, if the given
+    /// runtime has no timers, or if the operating system gives no randomness.
     pub fn build(self) -> Result<LockClient, ConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let Self { store, namespace, defaults, runtime, name } = self;
+        let Self { store, namespace, defaults, runtime, name, slow } = self;
         check_namespace(&namespace)?;
+        slow.wait.map_or(Ok(()), |limit| check_warning("wait_warning", limit))?;
+        slow.hold.map_or(Ok(()), |limit| check_warning("hold_warning", limit))?;
         let name = match name {
-            Some(name) => check_name(name)?,
+            Some(name) => check_name(&name).map(|()| name)?,
             None => program(),
         };
         let client_id = ClientId::fresh().map_err(|_| {
             ConfigError::new("client", "cannot be named: the operating system gives no randomness")
         })?;
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let ids = (NEXT_ID.fetch_add(1, Ordering::Relaxed), client_id);
         runtime.as_ref().map_or(Ok(()), probe::given)?;
         let given = runtime.clone();
-        let state = ClientState::new(id, client_id, store, namespace.into(), defaults, runtime)?;
+        let state = ClientState::new(ids, store, namespace.into(), defaults, slow, runtime)?;
         if let Some(runtime) = &given {
             state.store.run_on(runtime);
         }
+        let (host, process) = (host(), std::process::id());
+        state.store.set_connection_name(&format!("lock:{name}@{host}:{process}:{client_id}"));
         tracing::info!(
-            target: "lock_core", client = %client_id, name,
-            host = %gethostname::gethostname().to_string_lossy(), process = std::process::id(),
+            target: "lock_core", client = %client_id, name, host, process,
             store = %state.store, namespace = &*state.namespace,
             "lock client started: the values of its locks begin with its id"
         );
-        Ok(LockClient(Arc::new(state)))
+        let state = Arc::new(state);
+        if let Some(inspector) = state.store.inspector() {
+            let listener: Weak<ClientState> = Arc::downgrade(&state);
+            inspector.report_forced_releases(listener);
+        }
+        Ok(LockClient(state))
     }
 }
 
@@ -136,23 +186,38 @@ impl LockClient {
     }
 }
 
-fn check_name(name: String) -> Result<String, ConfigError> {
-    if (1..=MAX_NAME_LEN).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic())
+/// Checks the limit of the warning `field`.
+pub(crate) fn check_warning(field: &'static str, limit: Duration) -> Result<(), ConfigError> {
+    check_span(field, limit, "or leave it out")
+}
+
+/// Checks the name of a client.
+pub(crate) fn check_name(name: &str) -> Result<(), ConfigError> {
+    if (1..=MAX_NAME_PART_LEN).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_graphic())
     {
-        return Ok(name);
+        return Ok(());
     }
     Err(ConfigError::new("name", "is not 1 to 64 characters of visible ASCII without spaces"))
+}
+
+/// The name of this machine, as far as it can be a part of a connection's name.
+fn host() -> String {
+    let host = gethostname::gethostname();
+    host.to_string_lossy().chars().filter(char::is_ascii_graphic).take(MAX_NAME_PART_LEN).collect()
 }
 
 /// The name of the program's file, as far as it can be a client's name.
 fn program() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let name: String = file.chars().filter(char::is_ascii_graphic).take(MAX_NAME_LEN).collect();
+    let name: String =
+        file.chars().filter(char::is_ascii_graphic).take(MAX_NAME_PART_LEN).collect();
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
+/// Checks a namespace.
+pub(crate) fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
     let problem = if namespace.is_empty() {
         "is empty: name the application, such as `shop`"
     } else if namespace.len() > MAX_NAMESPACE_LEN {
@@ -179,7 +244,6 @@ mod tests {
             assert_eq!(build(bad).unwrap_err().field(), "name", "{bad:?}");
         }
         build("orders-api/3").unwrap();
-        let program = program();
-        assert_eq!(check_name(program.clone()), Ok(program));
+        assert_eq!(check_name(&program()), Ok(()));
     }
 }

@@ -47,6 +47,23 @@ impl LockClient {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the client draining; call it again to go on waiting.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{ErrorKind, LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.mutex("import").lock().await?;
+    /// drop(guard); // the release is sent in the background
+    /// let drained = client.drain(Duration::from_secs(5)).await;
+    /// assert!(drained.is_clean(), "{drained:?}");
+    /// assert_eq!(client.mutex("import").lock().await.unwrap_err().kind(), ErrorKind::Draining);
+    /// # Ok(()) }
+    /// ```
     pub fn drain(&self, limit: Duration) -> impl Future<Output = Drained> + Send + use<> {
         let state = Arc::clone(&self.0);
         async move {
@@ -77,6 +94,28 @@ impl LockClient {
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let jobs = async {
+    ///     loop {
+    ///         tokio::select! {
+    ///             done = client.mutex("job").lock() => drop(done),
+    ///             () = client.draining() => break,
+    ///         }
+    ///         tokio::time::sleep(Duration::from_millis(5)).await;
+    ///     }
+    /// };
+    /// tokio::join!(jobs, client.drain(Duration::from_secs(5)));
+    /// # Ok(()) }
+    /// ```
     pub fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
         ClientState::draining(Arc::clone(&self.0)).map(drop)
     }

@@ -1,5 +1,9 @@
-//! The handle that applications share.
+//! The handle that applications share: it makes the locks of one namespace on one store.
+//!
+//! Besides: building one, draining it, and the questions of operators, to the store (`inspect`) and
+//! to this process (`activity`).
 
+mod activity;
 mod builder;
 mod drain;
 mod inspect;
@@ -10,8 +14,10 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
 pub use self::builder::LockClientBuilder;
+#[cfg(feature = "serde")]
+pub(crate) use self::builder::{check_name, check_namespace, check_warning};
 pub use self::drain::Drained;
-pub use self::inspect::{LockEntry, LockInfo, OwnerInfo};
+pub use self::inspect::{LockEntry, LockInfo, LockList, OwnerInfo};
 pub use self::shutdown::Shutdown;
 use crate::error::{ConfigError, Error, ErrorKind};
 use crate::key::IntoKey;
@@ -76,6 +82,23 @@ impl LockClient {
 
     /// Runs `future` with this client in place of the installed one. Tasks that it spawns do not
     /// inherit that.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the returned future drops `future`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let id = client.scope(async { LockClient::installed().map(|client| client.id()) }).await?;
+    /// assert_eq!(id, client.id());
+    /// assert!(LockClient::installed().is_err(), "none is installed");
+    /// # Ok(()) }
+    /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         SCOPED.scope(self.clone(), future)
     }

@@ -18,6 +18,29 @@ use crate::state::ClientState;
 use crate::time::timeout_at;
 
 /// A shutdown that [`LockClient::shutdown_on`] arranged.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn serve(
+/// #     client: lock_core::LockClient,
+/// #     server: impl Future<Output = ()>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use tokio::signal::unix::{SignalKind, signal};
+///
+/// let mut sigterm = signal(SignalKind::terminate())?;
+/// let sigterm = async move {
+///     sigterm.recv().await;
+/// };
+/// let shutdown = client.shutdown_on(sigterm, Duration::from_secs(10))?;
+/// let (served, drained) = shutdown.finish(server).await;
+/// if served.is_none() || !drained.is_clean() {
+///     eprintln!("cut off: {drained:?}");
+/// }
+/// # Ok(()) }
+/// ```
 #[must_use = "await `finish` or `drained`, or the process ends before its locks are released"]
 pub struct Shutdown {
     state: Arc<ClientState>,
@@ -36,6 +59,15 @@ impl LockClient {
     /// lock get [`Draining`](crate::ErrorKind::Draining) at once, holders have four fifths of
     /// `limit`, and after `limit` nothing is waited for. The rest is as for [`drain`](Self::drain).
     ///
+    /// `signal` runs in a task of the current runtime. If the returned value is dropped, the client
+    /// drains at the signal all the same, but nothing waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime with timers.
+    ///
+    /// # Examples
+    ///
     /// With axum:
     ///
     /// ```no_run
@@ -51,13 +83,6 @@ impl LockClient {
     /// let (served, drained) = shutdown.finish(server).await;
     /// # Ok(()) }
     /// ```
-    ///
-    /// `signal` runs in a task of the current runtime. If the returned value is dropped, the client
-    /// drains at the signal all the same, but nothing waits for it.
-    ///
-    /// # Errors
-    ///
-    /// [`NoRuntime`](crate::ErrorKind::NoRuntime) outside a tokio runtime with timers.
     pub fn shutdown_on(
         &self,
         signal: impl Future<Output = ()> + Send + 'static,
@@ -90,6 +115,31 @@ async fn drain_on(
 
 impl Shutdown {
     /// Ready when the client begins to drain: the moment for a server to stop accepting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let (terminate, terminated) = tokio::sync::oneshot::channel::<()>();
+    /// let signal = async { terminated.await.unwrap_or(()) };
+    /// let shutdown = client.shutdown_on(signal, Duration::from_secs(5))?;
+    /// let accept = tokio::spawn(shutdown.started());
+    /// assert!(!accept.is_finished());
+    ///
+    /// drop(terminate);
+    /// accept.await?; // no request more
+    /// assert!(shutdown.drained().await.is_clean());
+    /// # Ok(()) }
+    /// ```
     pub fn started(&self) -> impl Future<Output = ()> + Send + use<> {
         ClientState::draining(Arc::clone(&self.state)).map(drop)
     }
@@ -103,6 +153,26 @@ impl Shutdown {
     /// # Cancel safety
     ///
     /// Dropping the future drops the server. The client drains at the signal all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let shutdown = client.shutdown_on(async {}, Duration::from_secs(5))?;
+    /// let started = shutdown.started();
+    /// let server = async {
+    ///     started.await; // then it finishes its requests
+    ///     "served"
+    /// };
+    /// let (served, drained) = shutdown.finish(server).await;
+    /// assert!(served == Some("served") && drained.is_clean());
+    /// # Ok(()) }
+    /// ```
     pub async fn finish<S: IntoFuture>(self, server: S) -> (Option<S::Output>, Drained) {
         let mut server = pin!(server.into_future());
         let served = tokio::select! {
@@ -121,6 +191,23 @@ impl Shutdown {
     /// # Cancel safety
     ///
     /// If the future is dropped, the client drains at the signal all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// # let sigterm = async {};
+    /// let shutdown = client.shutdown_on(sigterm, Duration::from_secs(5))?;
+    /// // .. a worker that takes lock after lock, until one returns `Draining` ..
+    /// let drained = shutdown.drained().await;
+    /// assert!(drained.is_clean(), "{drained:?}");
+    /// # Ok(()) }
+    /// ```
     pub async fn drained(self) -> Drained {
         // The task ends without a result only with its runtime.
         match self.drain.await {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Error};
+use serde::de::{Deserialize, Deserializer};
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
 use super::duration::{Text, span, words};
-use crate::error::ConfigError;
+use super::field::checked;
 use crate::options::{LockOptions, Wait, check_span, check_ttl};
 
 /// The options as they are written. What is absent is inherited.
@@ -22,6 +22,7 @@ struct Written {
     #[serde(default, deserialize_with = "min_hold")]
     min_hold: Option<Option<Duration>>,
     fencing: Option<bool>,
+    turns_for_others: Option<bool>,
 }
 
 /// Words for what is not a duration.
@@ -32,7 +33,7 @@ const FOREVER: &str = "forever";
 /// time; which options fit each other is known when they are used.
 impl<'de> Deserialize<'de> for LockOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Written { ttl, wait, renewal, max_hold, min_hold, fencing } =
+        let Written { ttl, wait, renewal, max_hold, min_hold, fencing, turns_for_others } =
             Written::deserialize(deserializer)?;
         let mut options = Self::new();
         if let Some(ttl) = ttl {
@@ -56,9 +57,14 @@ impl<'de> Deserialize<'de> for LockOptions {
             Some(None) => options.without_min_hold(),
             None => options,
         };
-        Ok(match fencing {
+        options = match fencing {
             Some(true) => options.with_fencing(),
             Some(false) => options.without_fencing(),
+            None => options,
+        };
+        Ok(match turns_for_others {
+            Some(true) => options.with_turns_for_others(),
+            Some(false) => options.without_turns_for_others(),
             None => options,
         })
     }
@@ -87,6 +93,9 @@ impl Serialize for LockOptions {
         if let Some(fencing) = self.fencing() {
             map.serialize_entry("fencing", &fencing)?;
         }
+        if let Some(turns) = self.turns_for_others() {
+            map.serialize_entry("turns_for_others", &turns)?;
+        }
         map.end()
     }
 }
@@ -98,7 +107,7 @@ impl<'de> Deserialize<'de> for Wait {
             Text::Word(FOREVER) => Ok(Self::Forever),
             Text::Word(_) => Ok(Self::None),
             Text::Duration(wait) => {
-                within(check_span("wait", wait, "or write \"none\" or \"forever\""))?;
+                checked(check_span("wait", wait, "or write \"none\" or \"forever\""))?;
                 Ok(Self::UpTo(wait))
             }
         }
@@ -117,7 +126,7 @@ impl Serialize for Wait {
 
 fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let ttl = span(deserializer)?;
-    ttl.map_or(Ok(()), |ttl| within(check_ttl(ttl)))?;
+    ttl.map_or(Ok(()), |ttl| checked(check_ttl(ttl)))?;
     Ok(ttl)
 }
 
@@ -139,7 +148,7 @@ fn hold<'de, D: Deserializer<'de>>(
 ) -> Result<Option<Option<Duration>>, D::Error> {
     match Option::<Hold>::deserialize(deserializer)? {
         Some(Hold(Some(hold))) => {
-            within(check_span(field, hold, "or write \"none\""))?;
+            checked(check_span(field, hold, "or write \"none\""))?;
             Ok(Some(Some(hold)))
         }
         written => Ok(written.map(|Hold(bound)| bound)),
@@ -156,8 +165,4 @@ impl<'de> Deserialize<'de> for Hold {
             Text::Duration(hold) => Self(Some(hold)),
         })
     }
-}
-
-fn within<E: Error>(checked: Result<(), ConfigError>) -> Result<(), E> {
-    checked.map_err(E::custom)
 }

@@ -1,9 +1,18 @@
 //! Releases that no caller awaits: dropped guards, cancelled claims, unknown outcomes.
 //!
 //! A [`PendingRelease`] is sent again until the store has given a definite reply and no claim of
-//! its token can still take effect, or until nothing of the token can be left in the store. One
-//! task per client does that for all of them. An awaited release is sent by its caller first; when
-//! the caller gives up or is dropped, the release goes to the task.
+//! its token can still take effect. It is given up
+//!
+//! - when nothing of the token can be left in the store: [`LONGEST_FLIGHT`] and the longest ttl
+//!   that was requested with it after the lease ended, or after the claim was given up;
+//! - when the store refuses it for good, at the second attempt at the earliest;
+//! - at any other error than a failure of the store or the lack of a runtime;
+//! - when the last handle of the client is gone and no task runs that would send it.
+//!
+//! One task per client does that for all of them. An awaited release is sent by its caller first;
+//! when the caller gives up or is dropped, the release goes to the task. A part of the store may be
+//! down, such as a node of a cluster: so releases that pause between two attempts, or are sent
+//! again, take no room from those that are sent for the first time.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -24,7 +33,9 @@ use crate::store::{Release, ReleaseReply, Released, Store};
 use crate::time::{Instant, sleep_until};
 use crate::tracker::{Tracker, TrackerToken};
 
-/// A token that has to be released. `T` is the right to use the key in this process.
+/// A token that has to be released.
+///
+/// `T` is the right to use the key in this process: the registry's `LocalTurn`, which lies above.
 #[derive(Debug)]
 pub(crate) struct PendingRelease<T> {
     release: Release,
@@ -43,17 +54,20 @@ pub(crate) struct PendingRelease<T> {
     /// Attempts without a reply: each may have freed the lock.
     unanswered: u32,
     _tracked: TrackerToken,
-    _counted: metrics::PendingRelease,
+    _counted: metrics::PendingCount,
 }
 
-/// A claim that is still on its way, or a release without a reply, has ended after this long, even
-/// if its ttl were to start only then.
+/// How long after it was sent a claim or release may still be executed. The ttl of a claim may
+/// start only then, so it is added.
 const LONGEST_FLIGHT: Duration = Duration::from_secs(30);
 /// An awaited release is sent once more if its reply was lost. A caller should not wait for a store
 /// that is down. A release that is refused for good is sent once more in the background at most.
 const AWAITED_ATTEMPTS: u32 = 2;
 /// More releases at a time would only queue in the connection.
-const MAX_IN_FLIGHT: usize = 1024;
+const MAX_CALLS: usize = 1024;
+/// The same for those that are sent again.
+const MAX_REPEATED_CALLS: usize = 256;
+
 /// The pending releases of a client.
 #[derive(Debug)]
 pub(crate) struct Releaser<T> {
@@ -77,6 +91,12 @@ struct Service<T>(Arc<Releaser<T>>);
 pub(crate) struct InProgress<'a, T> {
     releaser: &'a Releaser<T>,
     pending: Option<PendingRelease<T>>,
+}
+
+/// A release that the task sends until the token is gone.
+struct Repeated<'a, T> {
+    release: InProgress<'a, T>,
+    backoff: Backoff,
 }
 
 enum Attempt {
@@ -123,7 +143,7 @@ impl<T> Releaser<T> {
             attempts: 0,
             unanswered: 0,
             _tracked: self.pending.token(),
-            _counted: metrics::PendingRelease::new(),
+            _counted: metrics::PendingCount::new(),
         }
     }
 
@@ -176,22 +196,42 @@ impl<T> Releaser<T> {
     }
 
     async fn serve(&self, store: Arc<dyn Store>) {
-        let mut in_flight = FuturesUnordered::new();
+        let (mut first, mut again) = (FuturesUnordered::new(), FuturesUnordered::new());
+        // Those that pause before they are sent again, and those that are to be sent again.
+        let (mut pausing, mut due) = (FuturesUnordered::new(), VecDeque::<Repeated<'_, T>>::new());
         loop {
-            while in_flight.len() < MAX_IN_FLIGHT {
+            while first.len() < MAX_CALLS {
                 let Some(pending) = self.lock().releases.pop_front() else { break };
-                in_flight.push(self.begin(pending).repeat(&*store));
+                let release =
+                    Repeated { release: self.begin(pending), backoff: Backoff::default() };
+                first.push(release.send(&*store));
             }
-            if in_flight.is_empty() && self.closed.load(Ordering::Acquire) {
+            while again.len() < MAX_REPEATED_CALLS {
+                let Some(release) = due.pop_front() else { break };
+                again.push(release.send(&*store));
+            }
+            let is_idle = first.is_empty() && again.is_empty() && pausing.is_empty();
+            if is_idle && self.closed.load(Ordering::Acquire) {
                 if self.lock().releases.is_empty() {
                     return;
                 }
                 continue;
             }
-            tokio::select! {
+            let failed = tokio::select! {
                 biased;
-                Some(()) = in_flight.next() => {}
-                () = self.wake.notified(), if in_flight.len() < MAX_IN_FLIGHT => {}
+                Some(failed) = first.next() => failed,
+                Some(failed) = again.next() => failed,
+                Some(release) = pausing.next() => {
+                    due.push_back(release);
+                    None
+                }
+                () = self.wake.notified(), if first.len() < MAX_CALLS => None,
+            };
+            if let Some((release, at)) = failed {
+                pausing.push(async move {
+                    sleep_until(at).await;
+                    release
+                });
             }
         }
     }
@@ -240,45 +280,6 @@ impl<T> InProgress<'_, T> {
         }
     }
 
-    /// Releases until the token is gone.
-    async fn repeat(mut self, store: &dyn Store) {
-        let mut backoff = Backoff::default();
-        loop {
-            let next = match self.attempt(store).await {
-                Attempt::Done(outcome) => {
-                    return tracing::trace!(target: "lock_core", ?outcome, "token released");
-                }
-                Attempt::Again(_, at) => match &self.pending {
-                    Some(pending) if at < pending.hopeless_at => at,
-                    _ => return self.done(),
-                },
-                Attempt::Failed(error) => {
-                    let Some(pending) = &self.pending else { return };
-                    if pending.attempts == 1 {
-                        tracing::debug!(
-                            target: "lock_core", key = pending.label,
-                            error = error.with_causes(),
-                            "release not confirmed; trying again"
-                        );
-                    }
-                    let may_pass = error.is_store_failure() || error.kind() == ErrorKind::NoRuntime;
-                    let is_refused =
-                        !may_pass || error.is_permanent() && pending.attempts >= AWAITED_ATTEMPTS;
-                    if is_refused || Instant::now() >= pending.hopeless_at {
-                        tracing::warn!(
-                            target: "lock_core", key = pending.label, held = pending.was_held,
-                            error = error.with_causes(),
-                            "gave up releasing the lock; it will expire after its ttl"
-                        );
-                        return self.done();
-                    }
-                    Instant::now().saturating_add(backoff.next_pause())
-                }
-            };
-            sleep_until(next).await;
-        }
-    }
-
     async fn attempt(&mut self, store: &dyn Store) -> Attempt {
         let Some(pending) = &mut self.pending else {
             return Attempt::Failed(Error::of(ErrorKind::Unknown));
@@ -317,6 +318,47 @@ impl<T> InProgress<'_, T> {
 
     fn done(&mut self) {
         self.pending = None;
+    }
+}
+
+impl<T> Repeated<'_, T> {
+    /// Sends the release once. Returns it, and when to send it again, unless that is over: the
+    /// token is gone, or the release is given up.
+    async fn send(mut self, store: &dyn Store) -> Option<(Self, Instant)> {
+        let attempt = self.release.attempt(store).await;
+        let next = match (attempt, &self.release.pending) {
+            (Attempt::Again(_, at), Some(pending)) if at < pending.hopeless_at => at,
+            (Attempt::Failed(error), Some(pending)) => {
+                if pending.attempts == 1 {
+                    tracing::debug!(
+                        target: "lock_core", key = pending.label, error = error.with_causes(),
+                        "release not confirmed; trying again"
+                    );
+                }
+                let may_pass = error.is_store_failure() || error.kind() == ErrorKind::NoRuntime;
+                let is_refused =
+                    !may_pass || error.is_permanent() && pending.attempts >= AWAITED_ATTEMPTS;
+                if is_refused || Instant::now() >= pending.hopeless_at {
+                    tracing::warn!(
+                        target: "lock_core", key = pending.label, held = pending.was_held,
+                        error = error.with_causes(),
+                        "gave up releasing the lock; it will expire after its ttl"
+                    );
+                    self.release.done();
+                    return None;
+                }
+                Instant::now().saturating_add(self.backoff.next_pause())
+            }
+            (Attempt::Done(outcome), _) => {
+                tracing::trace!(target: "lock_core", ?outcome, "token released");
+                return None;
+            }
+            (Attempt::Again(..) | Attempt::Failed(_), _) => {
+                self.release.done();
+                return None;
+            }
+        };
+        Some((self, next))
     }
 }
 

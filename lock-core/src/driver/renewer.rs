@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 
+use crate::activity::HeldLock;
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::metrics;
@@ -25,7 +26,7 @@ use crate::time::{Instant, Late, sleep_until_some, timeout_at};
 /// A lease as the renewer sees it.
 pub(crate) trait Renewable: Send + Sync {
     /// What to do now that the lease is due.
-    fn on_due(&self) -> OnDue;
+    fn on_due(self: Arc<Self>) -> OnDue;
 
     /// Takes the reply to the renewal, and schedules the lease again unless it has ended.
     fn on_renewed(self: Arc<Self>, reply: Result<Renewed, Error>, jitter: u8);
@@ -38,6 +39,9 @@ pub(crate) trait Renewable: Send + Sync {
 
     /// Its fencing token, if it is held with `token`.
     fn holds(&self, token: Token) -> Option<FencingToken>;
+
+    /// What a reader may know of it, unless it has ended.
+    fn describe(&self) -> Option<HeldLock>;
 
     /// Ends the lease for `reason`, unless it has ended.
     fn lose(&self, reason: LostReason);
@@ -52,7 +56,7 @@ pub(crate) enum OnDue {
     Renew(Renewal),
 }
 
-/// A place in the schedule.
+/// An entry of the schedule.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Due {
     at: Instant,
@@ -87,7 +91,7 @@ struct RenewalSchedule {
 }
 
 /// What is due within this span is renewed now: a wake-up for each costs more than renewing early.
-const TOGETHER: Duration = Duration::from_millis(20);
+const AHEAD: Duration = Duration::from_millis(20);
 /// Renewals with less time than this go in calls of their own, so that they get their reply however
 /// long others take. Renewals with more time share calls: within it a store has usually connected
 /// or given up, and where it takes longer they lose one of several tries.
@@ -121,11 +125,18 @@ impl Renewer {
         self.lock().leases.remove(&due);
     }
 
-    /// All leases, those that are being renewed included.
+    /// All leases, each once, those that are being renewed included.
     pub(crate) fn leases(&self) -> Vec<Arc<dyn Renewable>> {
         let schedule = self.lock();
         let in_flight = schedule.in_flight.values().flatten().chain(&schedule.taken);
-        schedule.leases.values().chain(in_flight).filter_map(Weak::upgrade).collect()
+        let leases = schedule.leases.values().chain(in_flight).filter_map(Weak::upgrade);
+        let mut leases: Vec<_> = leases.collect();
+        drop(schedule);
+        // One is in flight and scheduled again until all of its batch are.
+        let address = |lease: &Arc<dyn Renewable>| Arc::as_ptr(lease).cast::<()>();
+        leases.sort_unstable_by_key(address);
+        leases.dedup_by_key(|lease| address(lease));
+        leases
     }
 
     /// No more leases will come. The task ends.
@@ -194,7 +205,7 @@ impl Renewer {
             let lease = {
                 let mut schedule = self.lock();
                 let Some(first) = schedule.leases.first_entry() else { return renewals };
-                if first.key().at > horizon.saturating_add(TOGETHER) {
+                if first.key().at > horizon.saturating_add(AHEAD) {
                     return renewals;
                 }
                 let (at, early) = (first.key().at, first.key().at > horizon);
@@ -210,7 +221,7 @@ impl Renewer {
                 }
             };
             let Some((lease, at)) = lease else { continue };
-            match lease.on_due() {
+            match Arc::clone(&lease).on_due() {
                 OnDue::Forget => {}
                 OnDue::LookAgain(at) => lease.schedule(at),
                 OnDue::Renew(renewal) => {

@@ -28,8 +28,8 @@
 
 use std::fmt;
 
-/// One grant has numbers for `2^TURN_BITS` holders within a process, the first one included.
-const TURN_BITS: u32 = 6;
+/// One grant has numbers for `2^HAND_OFF_BITS` holders within a process, the first one included.
+const HAND_OFF_BITS: u32 = 6;
 
 /// A number that grows with every grant of a key.
 ///
@@ -37,8 +37,8 @@ const TURN_BITS: u32 = 6;
 /// token with each write, and let the resource refuse a token smaller than the largest that it has
 /// seen: then a late write cannot undo a newer one, whatever the timing.
 ///
-/// The token is the number that the store minted, shifted left by six bits that count the hand-offs
-/// of that grant within the process. A lease that was taken [without
+/// The token is the grant number, which the store minted, shifted left by six bits that count the
+/// hand-offs of that grant within the process. A lease that was taken [without
 /// fencing](crate::LockOptions::without_fencing) has the token 0, smaller than every other, and no
 /// check accepts it. A token fits a signed 64-bit column ([`as_i64`](Self::as_i64)) but exceeds
 /// `2^53`: serialise it as a string for JavaScript.
@@ -57,15 +57,14 @@ impl FencingToken {
     /// The token of a lease without one.
     pub(crate) const NONE: Self = Self(0);
 
-    /// The token of the holder that got a grant with this `number` by its `turn`th hand-off; 0 is
-    /// the grant itself.
-    pub(crate) const fn of_turn(number: u64, turn: u8) -> Self {
-        Self(number << TURN_BITS | turn as u64)
+    /// The token of the holder that got the grant with this `number` after so many `hand_offs`.
+    pub(crate) const fn of_grant(number: u64, hand_offs: u8) -> Self {
+        Self(number << HAND_OFF_BITS | hand_offs as u64)
     }
 
     /// No holder of the grant with this `number`, or of an earlier one, has a larger token.
     pub(crate) const fn last_of(number: u64) -> Self {
-        Self(number << TURN_BITS | ((1 << TURN_BITS) - 1))
+        Self(number << HAND_OFF_BITS | ((1 << HAND_OFF_BITS) - 1))
     }
 
     /// A token from the number that [`get`](Self::get) returned.

@@ -13,7 +13,7 @@ use super::watch::LostWatch;
 use crate::error::{Error, ErrorKind, LostReason};
 use crate::fencing::FencingToken;
 use crate::key::Key;
-use crate::options::check_ttl;
+use crate::options::{check_longest, check_ttl};
 use crate::state::ClientState;
 use crate::store::Renewal;
 use crate::time::{Deadline, Instant};
@@ -22,6 +22,22 @@ use crate::time::{Deadline, Instant};
 ///
 /// Cheap to clone and to send. It does not keep the lock: when the guard releases it, the lease
 /// ends.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{LockClient, store::MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = LockClient::builder(MemoryStore::new()).build()?;
+/// let guard = client.mutex("import").lock().await?;
+/// let lease = guard.lease(); // for a task that watches
+/// assert!(lease.is_valid() && lease.fencing_token() == guard.fencing_token());
+///
+/// guard.release().await?;
+/// assert!(!lease.is_valid());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Lease(pub(crate) Arc<LeaseInner>);
 
@@ -37,7 +53,7 @@ impl Lease {
     /// 0 if the lock was taken [without fencing](crate::LockOptions::without_fencing).
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
-        self.0.fence()
+        self.0.fencing_token()
     }
 
     /// How long the lease is good for if nothing renews it; zero when it has ended. Reads the
@@ -68,6 +84,23 @@ impl Lease {
     ///
     /// Dropping the future loses nothing: a lost lease stays lost, and the next call returns at
     /// once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, LostReason, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.mutex("import").with_max_hold(Duration::from_millis(20)).lock().await?;
+    /// let lease = guard.lease();
+    /// let watcher = tokio::spawn(async move { lease.lost().await });
+    /// assert_eq!(watcher.await?, LostReason::MaxHold);
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub async fn lost(&self) -> LostReason {
         let mut watch = LostWatch::new(Arc::clone(&self.0));
         let mut deadline = pin!(Deadline::default());
@@ -81,6 +114,32 @@ impl Lease {
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let files = ["a", "b", "c"];
+    /// let importer = client.mutex("import");
+    /// let import = importer.run(async |lease| {
+    ///     for file in files {
+    ///         println!("import {file}");
+    ///         tokio::select! {
+    ///             () = tokio::time::sleep(Duration::from_millis(10)) => {}
+    ///             () = lease.draining() => return Some(file), // and go on after it next time
+    ///         }
+    ///     }
+    ///     None
+    /// });
+    /// let (stopped_after, drained) = tokio::join!(import, client.drain(Duration::from_secs(5)));
+    /// # drop((stopped_after, drained));
+    /// # Ok(()) }
+    /// ```
     pub fn draining(&self) -> impl Future<Output = ()> + Send + use<> {
         ClientState::draining(Arc::clone(&self.0.client)).map(drop)
     }
@@ -101,11 +160,29 @@ impl Lease {
     /// [`Unavailable`](ErrorKind::Unavailable) if the store did not confirm: the lease keeps its
     /// deadline. [`InvalidOptions`](ErrorKind::InvalidOptions) if `ttl` is not within 100 ms and 24
     /// h; [`NoRuntime`](ErrorKind::NoRuntime) outside a tokio runtime, or in one without timers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let guard = client.mutex("migration").lock().await?;
+    /// // The next step must not be cut off by a short outage of the store.
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(50));
+    /// # drop(guard);
+    /// # Ok(()) }
+    /// ```
     pub fn extend(&self, ttl: Duration) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let lease = Arc::clone(&self.0);
         async move {
             check_ttl(ttl)?;
-            let left = lease.begin_extend(ttl).map_err(Error::lost)?;
+            check_longest("ttl", ttl, lease.client.longest_ttl)?;
+            let (left, _extending) = lease.begin_extend(ttl).map_err(Error::lost)?;
             lease.client.ensure_running()?;
             let until = Instant::now().saturating_add(left);
             let renewal = Renewal::new(lease.name().clone(), lease.token, ttl, until);
@@ -120,7 +197,7 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("key", &self.0.key)
-            .field("fencing_token", &self.0.fence())
+            .field("fencing_token", &self.0.fencing_token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

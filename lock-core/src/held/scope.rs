@@ -1,8 +1,8 @@
 //! The leases that the current task holds.
 //!
 //! `run`, the macro, the layer and
-//! [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost) push their lease onto a
-//! task-local chain while they drive their body. A spawned task does not inherit it.
+//! [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost) enter their lease into
+//! the task's scope while they drive their body. A spawned task does not inherit it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,7 +40,7 @@ impl ScopeEntry {
         Lease(Arc::clone(self.inner()))
     }
 
-    /// The slot that nested entries take turns in.
+    /// The slot that nested entries enter one at a time.
     pub(crate) fn child(&self) -> ChildSlot {
         let link = match self {
             Self::More(entry) if !entry.shares_slot => &entry.link,
@@ -66,7 +66,7 @@ impl ScopeEntry {
 }
 
 impl ScopeLink {
-    /// On top of what the task holds.
+    /// Within what the task holds.
     fn here() -> Self {
         Self { outer: SCOPE.try_with(ScopeEntry::clone).ok(), child: OnceLock::new() }
     }
@@ -76,7 +76,7 @@ impl ScopeLink {
 pub(crate) fn find(id: u64, name: &Name) -> Option<ScopeEntry> {
     let matches = |entry: &ScopeEntry| {
         let lease = entry.inner();
-        lease.client.id == id && lease.name() == name
+        lease.client.local_id == id && lease.name() == name
     };
     search(matches, ScopeEntry::clone)
 }
@@ -128,7 +128,7 @@ pub fn assert_locked(key: impl IntoKey) {
 }
 
 pin_project! {
-    /// A future that runs with an entry on top of the chain.
+    /// A future that runs with one more entry in its scope.
     pub(crate) struct Scoped<F> {
         #[pin]
         future: TaskLocalFuture<ScopeEntry, F>,

@@ -13,12 +13,12 @@ use crate::time::Deadline;
 #[derive(Debug)]
 pub(crate) struct LostWatch {
     lease: Arc<LeaseInner>,
-    place: Option<u64>,
+    id: Option<u64>,
 }
 
 impl LostWatch {
     pub(crate) fn new(lease: Arc<LeaseInner>) -> Self {
-        Self { lease, place: None }
+        Self { lease, id: None }
     }
 
     pub(crate) fn lease(&self) -> &Arc<LeaseInner> {
@@ -32,7 +32,7 @@ impl LostWatch {
         deadline: Pin<&mut Deadline>,
         cx: &mut Context<'_>,
     ) -> Poll<LostReason> {
-        if let Some(reason) = self.lease.watch(&mut self.place, cx) {
+        if let Some(reason) = self.lease.watch(&mut self.id, cx) {
             return Poll::Ready(reason);
         }
         let mut end = LostReason::Expired;
@@ -44,8 +44,8 @@ impl LostWatch {
 
 impl Drop for LostWatch {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.lease.unwatch(place);
+        if let Some(id) = self.id {
+            self.lease.unwatch(id);
         }
     }
 }

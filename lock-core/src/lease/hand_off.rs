@@ -10,7 +10,7 @@ use crate::time::Instant;
 /// The bound also limits how long other processes wait. (Measured: 8 hand-offs reach nine tenths of
 /// the throughput of 64.)
 const MAX_HAND_OFFS: u8 = 63;
-/// How long after its grant a lease may still be handed on: the turn of one process while others
+/// How long after its grant a lease may still be handed on: the share of one process while others
 /// wait. Long enough for sections of a fraction of a millisecond to share a round trip, short
 /// against the ttl. (Measured: 20 ms gain 2 to 4 %, and other processes wait four times as long.)
 const TIME_BUDGET: Duration = Duration::from_millis(5);
@@ -23,7 +23,7 @@ const TIME_TO_LIFT: Duration = Duration::from_millis(300);
 /// A grant of the store, and how often it was handed on in this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandOffChain {
-    /// The number that the store minted; 0 if the claim did not request one.
+    /// The grant number; 0 if the claim did not request one.
     number: u64,
     hand_offs: u8,
     granted: Instant,
@@ -66,11 +66,11 @@ impl HandOffChain {
         self.number != 0
     }
 
-    /// The present holder's number. A holder that did not request one gets none, though the grant
-    /// may have one.
-    pub(crate) fn fence(&self, requested: bool) -> FencingToken {
+    /// The present holder's token. A holder that did not request one gets none, though the grant
+    /// may have a number.
+    pub(crate) fn fencing_token(&self, requested: bool) -> FencingToken {
         if requested && self.is_fenced() {
-            FencingToken::of_turn(self.number, self.hand_offs)
+            FencingToken::of_grant(self.number, self.hand_offs)
         } else {
             FencingToken::NONE
         }
@@ -90,8 +90,8 @@ pub(crate) fn enough_to_hand_on(now: Instant, deadline: Instant, ttl: Duration) 
 }
 
 /// Whether a lease until `until` is noticeably shorter than one granted for `ttl` now, and has to
-/// be lengthened. A twentieth of the ttl does not count: one process's turn takes that much of the
-/// shortest ttl.
+/// be lengthened. A twentieth of the ttl does not count: the share of one process takes that
+/// much of the shortest ttl.
 pub(crate) fn is_short(now: Instant, until: Instant, ttl: Duration) -> bool {
     deadline(now, ttl).saturating_since(until) > ttl / 20
 }
@@ -115,14 +115,18 @@ mod tests {
     #[test]
     fn sixty_four_holders_of_a_grant_have_growing_numbers_below_the_next_grant() {
         let mut chain = HandOffChain::new(7, at(0), TTL);
-        let mut fences = vec![chain.fence(true)];
+        let mut tokens = vec![chain.fencing_token(true)];
         while chain.may_go_on(at(1)) {
             chain = chain.next(TTL);
-            fences.push(chain.fence(true));
+            tokens.push(chain.fencing_token(true));
         }
-        assert_eq!(fences.len(), 64);
-        assert!(fences.is_sorted_by(|one, two| one < two));
-        assert!(fences.iter().all(|&fence| fence < HandOffChain::new(8, at(0), TTL).fence(true)));
+        assert_eq!(tokens.len(), 64);
+        assert!(tokens.is_sorted_by(|one, two| one < two));
+        assert!(
+            tokens
+                .iter()
+                .all(|&token| token < HandOffChain::new(8, at(0), TTL).fencing_token(true))
+        );
     }
 
     #[test]
@@ -135,9 +139,9 @@ mod tests {
     #[test]
     fn holder_without_fencing_and_grant_without_a_number_have_no_token() {
         let (fenced, plain) = (HandOffChain::new(7, at(0), TTL), HandOffChain::new(0, at(0), TTL));
-        assert_eq!(fenced.fence(false), FencingToken::NONE);
-        assert_eq!(plain.next(TTL).fence(true), FencingToken::NONE);
-        assert_eq!(fenced.next(TTL).fence(true), FencingToken::from_raw(7 * 64 + 1));
+        assert_eq!(fenced.fencing_token(false), FencingToken::NONE);
+        assert_eq!(plain.next(TTL).fencing_token(true), FencingToken::NONE);
+        assert_eq!(fenced.next(TTL).fencing_token(true), FencingToken::from_raw(7 * 64 + 1));
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod validity;
 pub(crate) use self::hand_off::{HandOffChain, enough_to_hand_on, is_short, lift_due};
 pub use self::release::Released;
 pub(crate) use self::release::{LeaseEnd, repeated_release};
-pub(crate) use self::state::LeaseState;
+pub(crate) use self::state::{LeaseState, TooLate};
 #[cfg(feature = "redis")]
 pub(crate) use self::validity::{deadline, min_remaining};
-pub(crate) use self::validity::{renewal_due, renewal_patience, retry_due};
+pub(crate) use self::validity::{renewal_due, renewal_patience, retry_due, ttl_until};

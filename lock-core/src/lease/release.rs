@@ -5,6 +5,25 @@ use crate::time::Instant;
 /// How a release found the lock.
 ///
 /// Not `#[must_use]`: in all three cases the caller no longer holds the lock.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{LockClient, Released, store::MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = LockClient::builder(MemoryStore::new()).build()?;
+/// use std::time::Duration;
+///
+/// let short = client.mutex("import").with_ttl(Duration::from_millis(100)).without_renewal();
+/// let guard = short.lock().await?;
+/// assert_eq!(guard.release().await?, Released::InTime);
+///
+/// let paused = short.lock().await?;
+/// tokio::time::sleep(Duration::from_millis(150)).await;
+/// assert_eq!(paused.release().await?, Released::Expired);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Released {

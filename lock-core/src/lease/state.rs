@@ -15,9 +15,10 @@ use crate::time::Instant;
 pub(crate) struct LeaseState {
     phase: Phase,
     granted: Instant,
-    deadline: Instant,
+    /// When the lease ends unless the store confirms a renewal, whatever `max_hold` is.
+    confirmed_until: Instant,
     /// `max_hold` as a point in time: no renewal moves it.
-    hold_until: Option<Instant>,
+    max_hold_ends: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,16 +45,20 @@ impl LeaseState {
         if now.saturating_add(min_remaining(ttl)) > deadline {
             return Err(TooLate);
         }
-        let hold_until = max_hold.map(|most| now.saturating_add(most));
-        Ok(Self { phase: Phase::Held, granted: now, deadline, hold_until })
+        let max_hold_ends = max_hold.map(|most| now.saturating_add(most));
+        Ok(Self { phase: Phase::Held, granted: now, confirmed_until: deadline, max_hold_ends })
     }
 
     /// A lease that its last holder in this process hands on `now`. The store had confirmed it
-    /// until `deadline`. The `max_hold` of the new holder starts; that of the last one no longer
-    /// counts.
-    pub(crate) fn handed_on(deadline: Instant, max_hold: Option<Duration>, now: Instant) -> Self {
-        let hold_until = max_hold.map(|most| now.saturating_add(most));
-        Self { phase: Phase::Held, granted: now, deadline, hold_until }
+    /// until `confirmed_until`. The `max_hold` of the new holder starts; that of the last one no
+    /// longer counts.
+    pub(crate) fn handed_on(
+        confirmed_until: Instant,
+        max_hold: Option<Duration>,
+        now: Instant,
+    ) -> Self {
+        let max_hold_ends = max_hold.map(|most| now.saturating_add(most));
+        Self { phase: Phase::Held, granted: now, confirmed_until, max_hold_ends }
     }
 
     /// A renewal or extension that was sent at `sent` was confirmed for `ttl`.
@@ -62,12 +67,12 @@ impl LeaseState {
     /// arrive.
     pub(crate) fn renewed(&mut self, sent: Instant, ttl: Duration, now: Instant) {
         if self.check(now).is_ok() {
-            self.deadline = self.deadline.max(deadline(sent, ttl));
+            self.confirmed_until = self.confirmed_until.max(deadline(sent, ttl));
             self.phase = Phase::Held;
         }
     }
 
-    /// A renewal got no reply. Moves no deadline.
+    /// A renewal or extension was not confirmed. Moves no deadline.
     pub(crate) fn doubted(&mut self, now: Instant) {
         if self.check(now).is_ok() {
             self.phase = Phase::InDoubt;
@@ -108,7 +113,8 @@ impl LeaseState {
             Phase::Held | Phase::InDoubt => {
                 let left = self.deadline().saturating_since(now);
                 if left.is_zero() {
-                    let by_hold = self.hold_until.is_some_and(|until| until <= self.deadline);
+                    let by_hold =
+                        self.max_hold_ends.is_some_and(|until| until <= self.confirmed_until);
                     let reason = if by_hold { LostReason::MaxHold } else { LostReason::Expired };
                     self.phase = Phase::Lost(reason);
                     return Err(reason);
@@ -122,22 +128,27 @@ impl LeaseState {
 
     /// When the lease ends if nothing renews it, `max_hold` included.
     pub(crate) fn deadline(&self) -> Instant {
-        self.hold_until.map_or(self.deadline, |until| until.min(self.deadline))
+        self.max_hold_ends.map_or(self.confirmed_until, |until| until.min(self.confirmed_until))
     }
 
     /// Until when the store has confirmed it, `max_hold` left aside.
     pub(crate) fn confirmed_until(&self) -> Instant {
-        self.deadline
+        self.confirmed_until
     }
 
     /// Whether `max_hold` ends the lease before its deadline does, so that renewing gains nothing.
     pub(crate) fn ends_by_hold(&self) -> bool {
-        self.hold_until.is_some_and(|until| until <= self.deadline)
+        self.max_hold_ends.is_some_and(|until| until <= self.confirmed_until)
     }
 
     /// Whether the last renewal, if any, was confirmed, and the next one gains something.
     pub(crate) fn is_sure(&self) -> bool {
         self.phase == Phase::Held && !self.ends_by_hold()
+    }
+
+    /// Whether the last renewal got no reply.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.phase == Phase::InDoubt
     }
 
     /// When the lease was entered.
@@ -150,6 +161,7 @@ impl LeaseState {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::validity::ttl_until;
     use super::*;
 
     fn at(millis: u64) -> Instant {
@@ -273,6 +285,17 @@ mod tests {
                     prop_assert!(server(now) / 1_000 < expiry);
                 }
             }
+        }
+
+        /// A lease of the ttl that is computed for a deadline lasts until it, and not much longer.
+        #[test]
+        fn ttl_for_a_deadline_gives_it(sent in 0u64..1 << 60, left in 0u64..1 << 60) {
+            let instant = |n| Instant::from_origin(Duration::from_nanos(n));
+            let (sent, until) = (instant(sent), instant(sent + left));
+            let given = deadline(sent, ttl_until(sent, until));
+            prop_assert!(given >= until);
+            let more = given.saturating_since(until);
+            prop_assert!(more <= Duration::from_nanos(left / 1_000) + ms(1), "{more:?}");
         }
 
         #[test]

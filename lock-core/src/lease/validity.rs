@@ -7,8 +7,8 @@ use crate::time::Instant;
 /// One percent for clocks that run at different rates (assumption A1), and two milliseconds for the
 /// server's expiry, which is kept in whole milliseconds and may fire up to one early.
 fn margin(ttl: Duration) -> Duration {
-    const ROUNDING: Duration = Duration::from_millis(2);
-    (ttl / 100).saturating_add(ROUNDING)
+    const EXPIRY_ROUNDING: Duration = Duration::from_millis(2);
+    (ttl / 100).saturating_add(EXPIRY_ROUNDING)
 }
 
 /// The client's deadline for a lease of `ttl` whose command was sent at `sent`.
@@ -17,6 +17,14 @@ fn margin(ttl: Duration) -> Duration {
 /// shortens the lease instead of overrunning it.
 pub(crate) fn deadline(sent: Instant, ttl: Duration) -> Instant {
     sent.saturating_add(ttl.saturating_sub(margin(ttl)))
+}
+
+/// The ttl that a command needs, sent at `sent`, for a lease until `until`: the inverse of
+/// [`deadline`], rounded up.
+pub(crate) fn ttl_until(sent: Instant, until: Instant) -> Duration {
+    let left = until.saturating_since(sent);
+    // 1 % of 1.02 times what is left covers 1 % of the ttl that results.
+    left.saturating_add(margin(left.saturating_add(left / 50)))
 }
 
 /// What must be left of a lease for it to be worth entering.
@@ -32,10 +40,11 @@ pub(crate) fn renewal_due(now: Instant, deadline: Instant) -> Instant {
     now.saturating_add(deadline.saturating_since(now) / 3)
 }
 
-/// When to try again after a renewal without a reply.
+/// When to try again after a renewal that was not confirmed: it had no reply, or was refused.
 ///
 /// A third of what remains, but at most half a second, so that a store that recovers is reached
-/// while there is time. `jitter` spreads the clients of such a store.
+/// while there is time, and no less than 10 ms. `jitter` spreads the clients of such a store over
+/// the second half of this pause.
 pub(crate) fn retry_due(now: Instant, deadline: Instant, jitter: u8) -> Instant {
     const SOONEST: Duration = Duration::from_millis(10);
     const LATEST: Duration = Duration::from_millis(500);

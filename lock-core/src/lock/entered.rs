@@ -21,16 +21,16 @@ pub struct Entered {
 #[derive(Debug)]
 enum EnteredLock {
     Own(MutexGuard),
-    /// The turn among the siblings that share the outer lease.
+    /// Keeps out the siblings that share the outer lease.
     Nested {
-        _turn: OwnedMutexGuard<()>,
+        _slot: OwnedMutexGuard<()>,
     },
 }
 
 impl Entered {
     pub(crate) async fn enter(request: Result<AcquireRequest, Error>) -> Result<Self, Error> {
         let request = request?;
-        let Some(outer) = held::find(request.client.id, &request.name) else {
+        let Some(outer) = held::find(request.client.local_id, &request.name) else {
             let guard = acquire::lock(Ok(request)).await?;
             return Ok(Self {
                 scope: ScopeEntry::own(guard.lease()),
@@ -40,9 +40,9 @@ impl Entered {
         let lease = outer.lease();
         request.client.ensure_running()?;
         lease.0.observe().map_err(Error::lost)?;
-        // The lease may have ended while siblings had their turns.
+        // The lease may have ended while siblings had the slot.
         let busy = || lease.0.observe().map_or_else(Error::lost, Error::busy_here);
-        let turn = match request.until(Instant::now()) {
+        let slot = match request.until(Instant::now()) {
             _ if !request.options.waits() => outer.child().try_lock_owned().map_err(|_| busy())?,
             None => outer.child().lock_owned().await,
             Some(until) => {
@@ -50,7 +50,7 @@ impl Entered {
             }
         };
         lease.0.observe().map_err(Error::lost)?;
-        Ok(Self { scope: ScopeEntry::nested(lease), lock: EnteredLock::Nested { _turn: turn } })
+        Ok(Self { scope: ScopeEntry::nested(lease), lock: EnteredLock::Nested { _slot: slot } })
     }
 
     /// The lease that the body runs under.

@@ -60,6 +60,24 @@ use crate::lease::Released;
 /// [without renewal](crate::LockOptions::without_renewal) ends by its ttl anyway. When the client
 /// [drains](crate::LockClient::drain), such a guard uses up the whole limit, and its key expires
 /// after its ttl.
+///
+/// # Examples
+///
+/// ```
+/// # use lock_core::{LockClient, store::MemoryStore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let client = LockClient::builder(MemoryStore::new()).build()?;
+/// let guard = client.mutex("import").lock().await?;
+/// println!("held under {}, for {:?} more", guard.fencing_token(), guard.remaining());
+///
+/// let task = tokio::spawn(async move {
+///     assert!(guard.is_valid());
+///     guard.release().await
+/// });
+/// task.await??;
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping the guard releases the lock: bind it to a name, `let guard = ..` or \
               `let _guard = ..`; `let _ = ..` releases at once"]
 pub struct MutexGuard {
@@ -98,6 +116,22 @@ impl MutexGuard {
     /// release or the expiry ended it is not known. [`NoRuntime`](crate::ErrorKind::NoRuntime)
     /// outside a tokio runtime, or in one without timers; the release is then sent where the client
     /// is used next. What was done under the lock stays done, whatever the reply.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, Released, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let guard = client.mutex("import").lock().await?;
+    /// // .. the work ..
+    /// match guard.release().await? {
+    ///     Released::InTime => println!("held all the time"),
+    ///     late => println!("{late:?}: the lease had ended before; was the work fenced?"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn release(mut self) -> Result<Released, Error> {
         let ended = self.lease.0.end();
         // The guard's own drop has nothing to do, now or when the future is dropped.
@@ -158,6 +192,24 @@ impl MutexGuard {
     /// # Errors
     ///
     /// [`Lost`](crate::ErrorKind::Lost) if the lease ended first: `future` was dropped at an await.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// use std::time::Duration;
+    ///
+    /// let short = client.mutex("import").with_max_hold(Duration::from_millis(20));
+    /// let guard = short.lock().await?;
+    /// assert_eq!(guard.run_until_lost(async { 7 }).await?, 7);
+    ///
+    /// let endless = guard.run_until_lost(std::future::pending::<()>());
+    /// assert!(endless.await.unwrap_err().is_lost());
+    /// # Ok(()) }
+    /// ```
     pub fn run_until_lost<F: Future>(&self, future: F) -> RunUntilLost<F> {
         RunUntilLost::new(self.lease(), Scoped::new(ScopeEntry::own(self.lease()), future))
     }

@@ -1,4 +1,8 @@
-//! The lock types.
+//! The kinds of lock: one file each, over one private core.
+//!
+//! The core: `acquire` takes a lock, `guard` keeps and releases it, `run_until_lost` stops a body
+//! when the lease ends, `entered` is what `run`, the macro and the layer use, with re-entry. The
+//! kinds: `mutex`.
 
 mod acquire;
 mod entered;

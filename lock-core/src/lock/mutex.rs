@@ -42,6 +42,26 @@ use crate::store::Name;
 /// was lost, when its holder has a `min_hold`, when the next task needs a fencing token and the
 /// lease was taken [without](Self::without_fencing), when too little of the lease is left, and
 /// while the client drains. Two clients in one process are two processes to each other.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lock_core::{LockClient, key, store::MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = LockClient::builder(MemoryStore::new()).build()?;
+/// let order = 42;
+/// let mutex = client.mutex(key!("order:<order>")).with_wait(Duration::from_millis(50));
+///
+/// let guard = mutex.lock().await?;
+/// assert!(mutex.lock().await.unwrap_err().is_busy()); // guards are not re-entrant
+/// drop(guard);
+/// assert_eq!(mutex.run(async |_| "paid").await?, "paid");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Mutex {
     client: Arc<ClientState>,
@@ -65,7 +85,9 @@ impl Mutex {
     #[must_use]
     pub fn with_options(mut self, options: LockOptions) -> Self {
         self.options = options.or(self.options);
-        self.resolved = self.options.or(self.client.defaults).resolve().map_err(Error::from);
+        let resolved = self.options.or(self.client.defaults).resolve();
+        let resolved = resolved.and_then(|resolved| resolved.within(self.client.longest_ttl));
+        self.resolved = resolved.map_err(Error::from);
         self
     }
 
@@ -91,7 +113,7 @@ impl Mutex {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: if the store has granted the lock meanwhile, or
-    /// grants it later, or another task has just handed it over, it goes to the next waiting task
+    /// grants it later, or another task has just handed it on, it goes to the next waiting task
     /// or is released in the background. The place in the queue is lost. (A future that was polled
     /// once and is neither polled again nor dropped keeps its place and blocks the tasks behind
     /// it.)
@@ -137,6 +159,23 @@ impl Mutex {
     /// # Errors
     ///
     /// As [`lock`](Self::lock), but never `Busy` or `WouldDeadlock`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let mutex = client.mutex("import");
+    /// let Some(guard) = mutex.try_lock().await? else {
+    ///     println!("another instance imports");
+    ///     return Ok(());
+    /// };
+    /// assert!(mutex.try_lock().await?.is_none(), "it is held");
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn try_lock(
         &self,
     ) -> impl Future<Output = Result<Option<MutexGuard>, Error>> + Send + use<> {
@@ -221,6 +260,23 @@ impl Mutex {
     /// As [`lock`](Self::lock), and [`NoRuntime`](crate::ErrorKind::NoRuntime) on a plain thread if
     /// the client was not used in a runtime that is still there, nor given one: the lease has to be
     /// renewed by a background task.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let mutex = client.mutex("report");
+    /// tokio::task::spawn_blocking(move || {
+    ///     let guard = mutex.blocking_lock()?;
+    ///     // .. what blocks the thread ..
+    ///     guard.blocking_release()
+    /// })
+    /// .await??;
+    /// # Ok(()) }
+    /// ```
     pub fn blocking_lock(&self) -> Result<MutexGuard, Error> {
         self.client.block_on(self.lock())?
     }

@@ -22,6 +22,24 @@ pin_project! {
     /// [`MutexGuard::run_until_lost`](crate::MutexGuard::run_until_lost).
     ///
     /// On loss the future is dropped, at an await, before the error is returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the future. The guard keeps the lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use lock_core::{LockClient, store::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = LockClient::builder(MemoryStore::new()).build()?;
+    /// let guard = client.mutex("sum").lock().await?;
+    /// let sum = guard.run_until_lost(async { 1 + 1 }).await?;
+    /// assert_eq!(sum, 2);
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use = "futures do nothing unless polled"]
     pub struct RunUntilLost<F> {
         watch: LostWatch,

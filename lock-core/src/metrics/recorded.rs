@@ -26,9 +26,53 @@ const RELEASE_RETRIES: &str = "lock_release_retries_total";
 #[cfg(feature = "redis")]
 const CONNECTIONS: &str = "lock_store_connections_total";
 #[cfg(feature = "redis")]
+const STORE_UP: &str = "lock_store_up";
+#[cfg(feature = "redis")]
 const REQUEST: &str = "lock_store_request_seconds";
 #[cfg(feature = "redis")]
 const REQUEST_COMMANDS: &str = "lock_store_request_commands";
+#[cfg(feature = "redis")]
+const OUTAGE: &str = "lock_store_outage_seconds";
+#[cfg(feature = "redis")]
+const ACKS_MISSED: &str = "lock_store_replica_acks_missed_total";
+#[cfg(feature = "redis-cluster")]
+const REDIRECTIONS: &str = "lock_store_redirections_total";
+#[cfg(feature = "redis-cluster")]
+const MAPS: &str = "lock_store_slot_maps_total";
+#[cfg(feature = "redis-quorum")]
+const ROUNDS: &str = "lock_quorum_rounds_total";
+#[cfg(feature = "redis-quorum")]
+const VOTES: &str = "lock_quorum_votes";
+#[cfg(feature = "redis-quorum")]
+const TURNS: &str = "lock_quorum_turns_total";
+#[cfg(feature = "redis-quorum")]
+const REPAIRS: &str = "lock_quorum_repairs_total";
+#[cfg(feature = "redis-quorum")]
+const MEMBER_VOTES: &str = "lock_quorum_member_up";
+#[cfg(feature = "redis-quorum")]
+const MEMBER_CLOCK: &str = "lock_quorum_member_clock_seconds";
+
+/// Why leases are lost. A release by the guard is no loss.
+const LOSS_REASONS: [LostReason; 6] = [
+    LostReason::Draining,
+    LostReason::Expired,
+    LostReason::ForceReleased,
+    LostReason::Gone,
+    LostReason::MaxHold,
+    LostReason::TakenByOther,
+];
+
+fn reason_name(reason: LostReason) -> &'static str {
+    match reason {
+        LostReason::Draining => "draining",
+        LostReason::Expired => "expired",
+        LostReason::ForceReleased => "force_released",
+        LostReason::Gone => "gone",
+        LostReason::MaxHold => "max_hold",
+        LostReason::Released => "released",
+        LostReason::TakenByOther => "taken_by_other",
+    }
+}
 
 /// The metrics of each label. A program has few labels: they are templates and literals.
 pub(crate) struct LockMetricsByLabel(RwLock<HashMap<&'static str, LockMetrics>>);
@@ -76,6 +120,10 @@ impl LockMetricsByLabel {
 
 impl LockMetrics {
     fn new(label: &'static str) -> Self {
+        // From 0 on, so that the first loss is an increase.
+        for reason in LOSS_REASONS {
+            drop(counter!(LOSSES, "key" => label, "reason" => reason_name(reason)));
+        }
         Self(Arc::new(Handles {
             label,
             acquired: counter!(ACQUISITIONS, "key" => label, "outcome" => "acquired"),
@@ -97,7 +145,7 @@ impl LockMetrics {
         WaitTimer { metrics: self.clone(), since }
     }
 
-    /// A lease begins. `by_store`: the store handed the lock over from another process.
+    /// A lease begins. `by_store`: the store handed the lock on from another process.
     pub(crate) fn entered(&self, by_store: bool) {
         self.0.held.increment(1.0);
         if by_store {
@@ -117,16 +165,7 @@ impl LockMetrics {
     }
 
     pub(crate) fn lost(&self, reason: LostReason) {
-        let reason = match reason {
-            LostReason::Draining => "draining",
-            LostReason::Expired => "expired",
-            LostReason::ForceReleased => "force_released",
-            LostReason::Gone => "gone",
-            LostReason::MaxHold => "max_hold",
-            LostReason::Released => "released",
-            LostReason::TakenByOther => "taken_by_other",
-        };
-        counter!(LOSSES, "key" => self.0.label, "reason" => reason).increment(1);
+        counter!(LOSSES, "key" => self.0.label, "reason" => reason_name(reason)).increment(1);
     }
 
     pub(crate) fn renewed(&self, is_confirmed: bool) {
@@ -164,16 +203,16 @@ impl Drop for WaitTimer {
 
 /// Counts a release until the store has confirmed it, or it is given up.
 #[derive(Debug)]
-pub(crate) struct PendingRelease(());
+pub(crate) struct PendingCount(());
 
-impl PendingRelease {
+impl PendingCount {
     pub(crate) fn new() -> Self {
         gauge!(RELEASES_PENDING).increment(1.0);
         Self(())
     }
 }
 
-impl Drop for PendingRelease {
+impl Drop for PendingCount {
     fn drop(&mut self) {
         gauge!(RELEASES_PENDING).decrement(1.0);
     }
@@ -188,12 +227,24 @@ pub(crate) fn renewal_late(by: Duration) {
     histogram!(RENEWAL_LATENESS).record(by);
 }
 
+#[cfg(feature = "redis-cluster")]
+pub(crate) use self::cluster::{cluster_made, map_fetched, redirected};
+#[cfg(feature = "redis-quorum")]
+pub(crate) use self::quorum::QuorumMetrics;
 #[cfg(feature = "redis")]
-pub(crate) use self::store::{connected, request_of};
+pub(crate) use self::store::{
+    acks_missed, acks_wanted, connected, outage_ended, request_of, unreachable,
+};
 
 #[cfg(feature = "redis")]
 mod store {
-    use super::{CONNECTIONS, REQUEST, REQUEST_COMMANDS, counter, histogram};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::{
+        ACKS_MISSED, CONNECTIONS, OUTAGE, REQUEST, REQUEST_COMMANDS, STORE_UP, counter, gauge,
+        histogram,
+    };
     use crate::time::Instant;
 
     /// A call that carries `commands` is sent.
@@ -213,8 +264,161 @@ mod store {
         }
     }
 
-    pub(crate) fn connected() {
+    /// A connection to `server`, by its URL without credentials, was opened.
+    pub(crate) fn connected(server: &Arc<str>) {
         counter!(CONNECTIONS).increment(1);
+        gauge!(STORE_UP, "server" => Arc::clone(server)).set(1.0);
+    }
+
+    /// No connection to `server` could be opened.
+    pub(crate) fn unreachable(server: &Arc<str>) {
+        gauge!(STORE_UP, "server" => Arc::clone(server)).set(0.0);
+    }
+
+    /// `server` was needed and could not be reached for so long. Now it is reached again, or
+    /// another node has taken its place.
+    pub(crate) fn outage_ended(server: &Arc<str>, took: Duration) {
+        histogram!(OUTAGE, "server" => Arc::clone(server)).record(took);
+    }
+
+    /// Replicas have to confirm grants. From 0 on, so that the first that is missed is an increase.
+    pub(crate) fn acks_wanted() {
+        drop(counter!(ACKS_MISSED));
+    }
+
+    /// Too few replicas confirmed a call.
+    pub(crate) fn acks_missed() {
+        counter!(ACKS_MISSED).increment(1);
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+mod cluster {
+    use super::{MAPS, REDIRECTIONS, counter};
+    use crate::metrics::kinds::Redirection;
+
+    fn name(how: Redirection) -> &'static str {
+        match how {
+            Redirection::Moved => "moved",
+            Redirection::Ask => "ask",
+            Redirection::TryAgain => "try_again",
+            Redirection::NotServed => "not_served",
+        }
+    }
+
+    fn outcome(is_done: bool) -> &'static str {
+        if is_done { "done" } else { "failed" }
+    }
+
+    /// There is a cluster. From 0 on, so that the first redirection is an increase.
+    pub(crate) fn cluster_made() {
+        use Redirection::{Ask, Moved, NotServed, TryAgain};
+        for how in [Moved, Ask, TryAgain, NotServed] {
+            drop(counter!(REDIRECTIONS, "kind" => name(how)));
+        }
+        for is_done in [true, false] {
+            drop(counter!(MAPS, "outcome" => outcome(is_done)));
+        }
+    }
+
+    /// A node redirected a command.
+    pub(crate) fn redirected(how: Redirection) {
+        counter!(REDIRECTIONS, "kind" => name(how)).increment(1);
+    }
+
+    /// The map of the slots was fetched, or no node had it.
+    pub(crate) fn map_fetched(is_done: bool) {
+        counter!(MAPS, "outcome" => outcome(is_done)).increment(1);
+    }
+}
+
+#[cfg(feature = "redis-quorum")]
+mod quorum {
+    use std::fmt;
+
+    use super::{
+        Counter, Gauge, Histogram, MEMBER_CLOCK, MEMBER_VOTES, REPAIRS, ROUNDS, TURNS, VOTES,
+        counter, gauge, histogram,
+    };
+    use crate::metrics::kinds::Round;
+
+    /// The metrics of one quorum, looked up once.
+    pub(crate) struct QuorumMetrics {
+        granted: Counter,
+        again: Counter,
+        taken: Counter,
+        failed: Counter,
+        votes: Histogram,
+        turns_granted: Counter,
+        turns_refused: Counter,
+        members: Vec<Member>,
+    }
+
+    struct Member {
+        repairs: Counter,
+        votes: Gauge,
+        clock: Gauge,
+    }
+
+    impl QuorumMetrics {
+        /// Of these members.
+        pub(crate) fn new(members: impl IntoIterator<Item = String>) -> Self {
+            let member = |server: String| Member {
+                repairs: counter!(REPAIRS, "server" => server.clone()),
+                votes: gauge!(MEMBER_VOTES, "server" => server.clone()),
+                clock: gauge!(MEMBER_CLOCK, "server" => server),
+            };
+            Self {
+                granted: counter!(ROUNDS, "outcome" => "granted"),
+                again: counter!(ROUNDS, "outcome" => "again"),
+                taken: counter!(ROUNDS, "outcome" => "taken"),
+                failed: counter!(ROUNDS, "outcome" => "failed"),
+                votes: histogram!(VOTES),
+                turns_granted: counter!(TURNS, "outcome" => "granted"),
+                turns_refused: counter!(TURNS, "outcome" => "refused"),
+                members: members.into_iter().map(member).collect(),
+            }
+        }
+
+        /// A round for a claim is over, in which so many members voted for it.
+        pub(crate) fn round(&self, round: Round, votes: usize) {
+            let counter = match round {
+                Round::Granted => &self.granted,
+                Round::Again => &self.again,
+                Round::Taken => &self.taken,
+                Round::Failed => &self.failed,
+            };
+            counter.increment(1);
+            // There are few members.
+            self.votes.record(f64::from(u32::try_from(votes).unwrap_or(u32::MAX)));
+        }
+
+        /// The conductor gave a waiter its turn, and the votes granted it the lock or did not.
+        pub(crate) fn turn(&self, is_granted: bool) {
+            let counter = if is_granted { &self.turns_granted } else { &self.turns_refused };
+            counter.increment(1);
+        }
+
+        /// A member took a lock again for its holder.
+        pub(crate) fn repaired(&self, member: usize) {
+            self.members[member].repairs.increment(1);
+        }
+
+        /// A member votes, or does not.
+        pub(crate) fn votes(&self, member: usize, does: bool) {
+            self.members[member].votes.set(if does { 1.0 } else { 0.0 });
+        }
+
+        /// The clock of a member is so far ahead of the median.
+        pub(crate) fn clock_is_ahead(&self, member: usize, seconds: f64) {
+            self.members[member].clock.set(seconds);
+        }
+    }
+
+    impl fmt::Debug for QuorumMetrics {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("QuorumMetrics").finish_non_exhaustive()
+        }
     }
 }
 
@@ -242,7 +446,44 @@ fn describe() {
     #[cfg(feature = "redis")]
     {
         describe_counter!(CONNECTIONS, Unit::Count, "Connections to the store that were opened");
+        describe_gauge!(STORE_UP, "Whether the last dial of the store succeeded: 1, else 0");
         describe_histogram!(REQUEST, Unit::Seconds, "How long the store took to reply to a call");
         describe_histogram!(REQUEST_COMMANDS, Unit::Count, "How many commands shared a call");
+        describe_histogram!(
+            OUTAGE,
+            Unit::Seconds,
+            "How long a server that was needed could not be reached, or was not replaced"
+        );
+        describe_counter!(
+            ACKS_MISSED,
+            Unit::Count,
+            "Calls with claims or renewals that too few replicas confirmed"
+        );
+    }
+    #[cfg(feature = "redis-cluster")]
+    {
+        describe_counter!(
+            REDIRECTIONS,
+            Unit::Count,
+            "Commands that a node sent elsewhere, by kind"
+        );
+        describe_counter!(MAPS, Unit::Count, "Questions for the map of the slots, by outcome");
+    }
+    #[cfg(feature = "redis-quorum")]
+    {
+        describe_counter!(ROUNDS, Unit::Count, "Rounds of votes for claims, by their outcome");
+        describe_histogram!(VOTES, Unit::Count, "How many members voted for a claim in a round");
+        describe_counter!(
+            TURNS,
+            Unit::Count,
+            "Turns that conductors gave to waiters, and whether the votes agreed"
+        );
+        describe_counter!(REPAIRS, Unit::Count, "Held locks that a member took again");
+        describe_gauge!(MEMBER_VOTES, "Whether a member of the quorum votes: 1, else 0");
+        describe_gauge!(
+            MEMBER_CLOCK,
+            Unit::Seconds,
+            "How far the clock of a member is ahead of the median of all"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What a local waiter may get from the task before it: a lease that is held, or a claim that was
 //! sent and not granted yet. Whichever task owns one must use it, hand it on, or give it back to
-//! the store.
+//! the store. So neither can be copied.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::store::Token;
 use crate::time::Instant;
 
 /// A lease that its holder ended while it was good.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct HandedLease {
     pub(crate) token: Token,
     /// As the last holder had it.
     pub(crate) chain: HandOffChain,
     /// Until when the store has confirmed the lease.
-    pub(crate) deadline: Instant,
+    pub(crate) confirmed_until: Instant,
     /// The last holder's name for the key, for logs.
     pub(crate) label: &'static str,
 }
@@ -32,13 +32,13 @@ impl HandedLease {
 
     /// Whether enough is left of the lease.
     pub(super) fn is_good_for(&self, options: &ResolvedOptions, now: Instant) -> bool {
-        enough_to_hand_on(now, self.deadline, options.ttl)
+        enough_to_hand_on(now, self.confirmed_until, options.ttl)
     }
 }
 
 /// A claim whose task has given up. Its token may have a place in the store's queue. The place is
 /// the process's rather than the task's, so the next local waiter goes on with the token.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct HandedClaim {
     pub(crate) token: Token,
     /// The longest ttl that was requested with the token.

@@ -36,6 +36,15 @@ impl<V: Clone> ShardedMap<V> {
         entries.into_iter().map(|(_, value)| value).collect()
     }
 
+    /// What `look` makes of the entries, in no order. Each shard stays locked meanwhile.
+    pub(super) fn filter_map<R>(&self, mut look: impl FnMut(&V) -> Option<R>) -> Vec<R> {
+        let mut found = Vec::new();
+        for shard in &self.0 {
+            found.extend(Self::lock(shard).values().filter_map(&mut look));
+        }
+        found
+    }
+
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|shard| Self::lock(shard).len()).sum()

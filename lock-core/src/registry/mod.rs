@@ -1,12 +1,14 @@
 //! Which task of this process may act on a key.
 //!
-//! A process has at most one claim per key in the store. Its other tasks queue here, first come
-//! first served. The right to act on a key is a [`LocalTurn`]; the task that claims or holds the
-//! lock has it. A holder that ends its lease while other tasks wait may hand on the lease with the
-//! turn: then no command goes to the store.
+//! A client has at most one claim per key in the store. Its other tasks queue here, first come
+//! first served. "This process" means this client: two clients in one process are two processes to
+//! each other. The right to act on a key is a [`LocalTurn`]; the task that claims or holds the lock
+//! has it. A holder that ends its lease while other tasks wait may hand on the lease with the turn:
+//! then no command goes to the store.
 
 mod hand_off;
 mod map;
+mod others;
 mod queue;
 #[cfg(all(test, lock_shuttle))]
 mod schedules;
@@ -18,9 +20,12 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use self::hand_off::{HandedClaim, HandedLease};
 use self::map::ShardedMap;
-pub(crate) use self::wait_list::{LocalTurn, PendingRelease, Rejected, Releaser, Status};
+pub(crate) use self::others::TurnsForOthers;
+pub(crate) use self::wait_list::{Assignment, LocalTurn, Rejected, Status};
 use self::wait_list::{Shared, WaitList};
-pub(crate) use self::waiter::{LocalWaiter, Wakeup};
+pub(crate) use self::waiter::LocalWaiter;
+use crate::activity::WaitingTasks;
+use crate::driver::Releaser;
 use crate::options::ResolvedOptions;
 use crate::store::Name;
 use crate::sync::AtomicBool;
@@ -37,18 +42,21 @@ pub(crate) enum Admission {
 }
 
 impl Registry {
-    pub(crate) fn new(releaser: Arc<Releaser>) -> Self {
+    pub(crate) fn new(releaser: Arc<Releaser<LocalTurn>>) -> Self {
         let draining = AtomicBool::new(false);
         Self(Arc::new(Shared { lists: ShardedMap::new(), draining, releaser }))
     }
 
-    /// Gets the turn for a key, or a place in its queue.
+    /// Gets the turn for a key, or joins its queue.
+    ///
+    /// `label` names the key for readers.
     ///
     /// A task that does not wait for another holder queues only until the task with the turn has a
     /// definite status: what that one learns about the lock is true for the caller as well.
     pub(crate) fn admit(
         &self,
         name: &Name,
+        label: &'static str,
         options: ResolvedOptions,
     ) -> Result<Admission, Rejected> {
         let mut shard = self.0.lists.shard(name);
@@ -59,7 +67,7 @@ impl Registry {
         if let Some(list) = shard.get(name) {
             return LocalWaiter::join(list, options).map(Admission::Queued);
         }
-        let (list, turn) = WaitList::begin(Arc::clone(&self.0), name.clone());
+        let (list, turn) = WaitList::begin(Arc::clone(&self.0), name.clone(), label);
         shard.insert(name.clone(), list);
         Ok(Admission::Turn(turn))
     }
@@ -74,6 +82,13 @@ impl Registry {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.0.is_draining()
+    }
+
+    /// The keys that tasks wait for, and how many, in the order of their names.
+    pub(crate) fn waiting(&self) -> Vec<WaitingTasks> {
+        let mut waiting = self.0.lists.filter_map(|list| list.waiting());
+        waiting.sort_unstable_by(|one, two| one.key.as_str().cmp(two.key.as_str()));
+        waiting
     }
 
     /// How many keys are in use.
@@ -106,14 +121,14 @@ mod tests {
         until: Option<Instant>,
     ) -> Result<LocalTurn, Rejected> {
         let name = Name::new("test", &Key::new("k").unwrap()).unwrap();
-        let mut waiter = match registry.admit(&name, options.resolve().unwrap())? {
+        let mut waiter = match registry.admit(&name, "k", options.resolve().unwrap())? {
             Admission::Turn(turn) => return Ok(turn),
             Admission::Queued(waiter) => waiter,
         };
         let mut timer = pin!(Deadline::default());
         match poll_fn(|cx| waiter.poll(until, timer.as_mut(), cx)).await? {
-            Wakeup::Turn(turn, _) => Ok(turn),
-            Wakeup::Lease(..) => panic!("no task has a lease"),
+            (_, Assignment::Lease(..)) => panic!("no task has a lease"),
+            (turn, _) => Ok(turn),
         }
     }
 
@@ -124,11 +139,11 @@ mod tests {
         let order = Arc::new(crate::sync::Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         let runtime = tokio::runtime::Handle::current();
-        for turn in 0..10 {
+        for task in 0..10 {
             let (registry, order) = (registry.clone(), Arc::clone(&order));
             tasks.push(runtime.spawn(async move {
                 let _turn = enter(&registry, WAITS, None).await.unwrap();
-                order.lock().unwrap().push(turn);
+                order.lock().unwrap().push(task);
             }));
             tokio::task::yield_now().await;
         }
@@ -137,8 +152,8 @@ mod tests {
         }
         tokio::task::yield_now().await;
         drop(first);
-        for (turn, task) in tasks.into_iter().enumerate() {
-            assert_eq!(task.await.is_err(), [3, 9].contains(&turn));
+        for (index, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.is_err(), [3, 9].contains(&index));
         }
         assert_eq!(*order.lock().unwrap(), [0, 1, 2, 4, 5, 6, 7, 8]);
         assert_eq!(registry.len(), 0);
@@ -169,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiter_that_gives_up_during_a_hand_over_returns_busy() {
+    async fn waiter_that_gives_up_during_a_hand_off_returns_busy() {
         let registry = Registry::new(Arc::default());
         let turn = enter(&registry, WAITS, None).await.unwrap();
         let in_line = async |patience: Duration| {

@@ -7,7 +7,7 @@ use crate::options::ResolvedOptions;
 
 #[derive(Debug)]
 struct QueueEntry {
-    place: u64,
+    id: u64,
     /// `None` once the waiter has left.
     options: Option<ResolvedOptions>,
     /// `None` before the first poll, and after a wake-up until the next poll.
@@ -22,24 +22,24 @@ pub(super) struct LocalQueue {
     blanks: usize,
     /// Entries that do not wait for another holder.
     not_waiting: usize,
-    next_place: u64,
+    next_id: u64,
 }
 
 impl LocalQueue {
-    /// Joins the queue; the place is needed to leave it.
+    /// Joins the queue. Returns the id of the waiter.
     pub(super) fn join(&mut self, options: ResolvedOptions) -> u64 {
-        let place = self.next_place;
-        self.next_place += 1;
+        let id = self.next_id;
+        self.next_id += 1;
         self.not_waiting += usize::from(!options.waits());
-        self.entries.push_back(QueueEntry { place, options: Some(options), waker: None });
-        place
+        self.entries.push_back(QueueEntry { id, options: Some(options), waker: None });
+        id
     }
 
-    /// Leaves the queue, unless the place was left before.
-    pub(super) fn leave(&mut self, place: u64) {
+    /// Leaves the queue, unless the waiter has left before.
+    pub(super) fn leave(&mut self, id: u64) {
         // A waiter that was given something is the first.
-        let front = self.entries.front().is_some_and(|entry| entry.place == place);
-        let index = if front { Some(0) } else { self.find(place) };
+        let front = self.entries.front().is_some_and(|entry| entry.id == id);
+        let index = if front { Some(0) } else { self.find(id) };
         let Some(index) = index else { return };
         self.blank(index);
         if front {
@@ -51,9 +51,9 @@ impl LocalQueue {
         }
     }
 
-    /// Sets the waker of the waiter at `place`.
-    pub(super) fn set_waker(&mut self, place: u64, waker: &Waker) {
-        if let Some(index) = self.find(place) {
+    /// Sets the waker of the waiter `id`.
+    pub(super) fn set_waker(&mut self, id: u64, waker: &Waker) {
+        if let Some(index) = self.find(id) {
             match &mut self.entries[index].waker {
                 Some(set) => set.clone_from(waker),
                 none => *none = Some(waker.clone()),
@@ -61,12 +61,17 @@ impl LocalQueue {
         }
     }
 
-    /// The place and the options of the first waiter.
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.blanks
+    }
+
+    /// The id and the options of the first waiter.
     pub(super) fn first(&mut self) -> Option<(u64, ResolvedOptions)> {
         loop {
             let first = self.entries.front()?;
             if let Some(options) = first.options {
-                return Some((first.place, options));
+                return Some((first.id, options));
             }
             self.entries.pop_front();
             self.blanks -= 1;
@@ -78,7 +83,7 @@ impl LocalQueue {
         self.entries.front_mut()?.waker.take()
     }
 
-    /// Removes the waiters that do not wait for another holder, and returns their places and
+    /// Removes the waiters that do not wait for another holder, and returns their ids and
     /// wakers.
     pub(super) fn take_not_waiting(&mut self) -> Vec<(u64, Option<Waker>)> {
         if self.not_waiting == 0 {
@@ -87,7 +92,7 @@ impl LocalQueue {
         let mut taken = Vec::with_capacity(self.not_waiting);
         for index in 0..self.entries.len() {
             if self.entries[index].options.is_some_and(|options| !options.waits()) {
-                taken.push((self.entries[index].place, self.entries[index].waker.take()));
+                taken.push((self.entries[index].id, self.entries[index].waker.take()));
                 self.blank(index);
             }
         }
@@ -99,8 +104,8 @@ impl LocalQueue {
         self.entries.iter_mut().filter_map(|entry| entry.waker.take()).collect()
     }
 
-    fn find(&self, place: u64) -> Option<usize> {
-        self.entries.binary_search_by_key(&place, |entry| entry.place).ok()
+    fn find(&self, id: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&id, |entry| entry.id).ok()
     }
 
     fn blank(&mut self, index: usize) {

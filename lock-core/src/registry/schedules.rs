@@ -21,9 +21,10 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread;
 
 use super::{
-    Admission, HandedClaim, HandedLease, LocalTurn, Registry, Rejected, Releaser, Status, Wakeup,
+    Admission, Assignment, HandedClaim, HandedLease, LocalTurn, Registry, Rejected, Status,
 };
 use crate::Key;
+use crate::driver::Releaser;
 use crate::lease::HandOffChain;
 use crate::options::LockOptions;
 use crate::store::{MemoryStore, Name, Token, WaitEvent};
@@ -68,7 +69,7 @@ impl Seen {
 /// One process.
 struct Process {
     registry: Registry,
-    releaser: Arc<Releaser>,
+    releaser: Arc<Releaser<LocalTurn>>,
     name: Name,
     /// Whether a task works under the lock.
     at_work: AtomicBool,
@@ -76,7 +77,7 @@ struct Process {
 
 impl Process {
     fn new() -> Self {
-        let releaser = Arc::<Releaser>::default();
+        let releaser = Arc::<Releaser<LocalTurn>>::default();
         let registry = Registry::new(Arc::clone(&releaser));
         let name = Name::new("test", &Key::new("k").unwrap()).unwrap();
         Self { registry, releaser, name, at_work: AtomicBool::new(false) }
@@ -85,7 +86,7 @@ impl Process {
     fn visit(&self, seen: &Seen) {
         let options = LockOptions::new().with_ttl(TTL);
         let options = if thread_rng().gen_bool(0.2) { options.without_wait() } else { options };
-        match self.registry.admit(&self.name, options.resolve().unwrap()) {
+        match self.registry.admit(&self.name, "k", options.resolve().unwrap()) {
             Ok(Admission::Turn(turn)) => self.claim(turn, None, seen),
             Ok(Admission::Queued(mut waiter)) => {
                 let polls = if thread_rng().gen_bool(0.3) {
@@ -113,8 +114,13 @@ impl Process {
                 drop(waiter);
                 match turn {
                     None => bump(&seen.waits_dropped),
-                    Some(Ok(Wakeup::Turn(turn, claim))) => self.claim(turn, claim, seen),
-                    Some(Ok(Wakeup::Lease(turn, lease, _))) => self.hold(turn, Some(lease), seen),
+                    Some(Ok((turn, Assignment::Turn))) => self.claim(turn, None, seen),
+                    Some(Ok((turn, Assignment::Claim(claim)))) => {
+                        self.claim(turn, Some(claim), seen);
+                    }
+                    Some(Ok((turn, Assignment::Lease(lease, _)))) => {
+                        self.hold(turn, Some(lease), seen);
+                    }
                     Some(Err(Rejected::Taken(_) | Rejected::Draining)) => bump(&seen.refused),
                 }
             }
@@ -130,11 +136,12 @@ impl Process {
         if thread_rng().gen_bool(0.2) {
             turn.set_status(Status::Waiting(WaitEvent::Busy(TTL)));
         }
+        let is_new = claim.is_none();
         let token = claim.map_or_else(|| Token::fresh().unwrap(), |claim| claim.token);
         match thread_rng().gen_range(0..4) {
             0 => turn.pass_on_claim(HandedClaim { token, longest_ttl: TTL, label: "k" }),
             // Refused, with nothing left behind.
-            1 if claim.is_none() => drop(turn),
+            1 if is_new => drop(turn),
             _ => self.hold(turn, None, seen),
         }
     }
@@ -154,15 +161,15 @@ impl Process {
         let mut lease = lease.unwrap_or_else(|| HandedLease {
             token: Token::fresh().unwrap(),
             chain: HandOffChain::new(1, now, TTL),
-            deadline: now.saturating_add(TTL),
+            confirmed_until: now.saturating_add(TTL),
             label: "k",
         });
         lease.chain = lease.chain.next(TTL);
         if thread_rng().gen_bool(0.1) {
             // It has ended, so no task may get it.
-            lease.deadline = now;
+            lease.confirmed_until = now;
         }
-        if let Err(turn) = turn.hand_on(lease, now) {
+        if let Err((turn, lease)) = turn.hand_on(lease, now) {
             bump(&seen.given_back);
             turn.give_back_lease(lease, now);
         }

@@ -2,7 +2,7 @@
 //!
 //! A [`WaitList`] exists while a task has the key's [`LocalTurn`]: the right to claim the key in
 //! the store, to hold it, and to give it back. Other tasks queue behind the turn. At most one claim
-//! per key and process is in the store.
+//! per key and client is in the store.
 //!
 //! When the task with the turn is done, it assigns one of three things to the first waiter and
 //! wakes it: the turn alone, the turn with a claim to go on with, or the turn with the lease
@@ -22,17 +22,15 @@ use std::time::Duration;
 use super::hand_off::{HandedClaim, HandedLease};
 use super::map::ShardedMap;
 use super::queue::LocalQueue;
-use crate::driver;
+use crate::activity::WaitingTasks;
+use crate::driver::Releaser;
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
 use crate::lease::LeaseEnd;
 use crate::options::ResolvedOptions;
 use crate::store::{Name, RECENTLY, Release, Token, WaitEvent};
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
 use crate::time::Instant;
-
-/// Releases on their way out keep the turn until they are sent.
-pub(crate) type Releaser = driver::Releaser<LocalTurn>;
-pub(crate) type PendingRelease = driver::PendingRelease<LocalTurn>;
 
 /// What the lists of a client share.
 #[derive(Debug)]
@@ -40,7 +38,7 @@ pub(super) struct Shared {
     pub(super) lists: ShardedMap<Arc<WaitList>>,
     pub(super) draining: AtomicBool,
     /// Gets the leases and claims that no local waiter takes.
-    pub(super) releaser: Arc<Releaser>,
+    pub(super) releaser: Arc<Releaser<LocalTurn>>,
 }
 
 /// What is known about the task that has the turn.
@@ -68,6 +66,8 @@ pub(crate) enum Rejected {
 pub(super) struct WaitList {
     shared: Arc<Shared>,
     name: Name,
+    /// The label of the task that began the list: what readers may see of the name.
+    label: &'static str,
     state: Mutex<ListState>,
 }
 
@@ -77,18 +77,22 @@ pub(super) struct ListState {
     previous: Option<(Status, Instant)>,
     pub(super) queue: LocalQueue,
     /// What the first waiter was given and has not taken yet.
-    pub(super) assigned: Option<Assignment>,
-    /// Statuses for waiters that have left the queue and were not polled since, by place.
-    pub(super) notices: Vec<(u64, Status)>,
+    assigned: Option<Assignment>,
+    /// Statuses for waiters that have left the queue and were not polled since, by their ids.
+    notices: Vec<(u64, Status)>,
     /// Wakes the task with the turn while it waits for the store.
     claimant: Option<Waker>,
 }
 
-/// What the first waiter is given beside the turn.
-pub(super) enum Assignment {
-    Nothing,
+/// What the first waiter is given with the turn.
+#[derive(Debug)]
+pub(crate) enum Assignment {
+    /// The turn alone: the right to claim the lock.
+    Turn,
+    /// The claim of a task that gave up.
     Claim(HandedClaim),
-    Lease(HandedLease),
+    /// The lock itself, from another holder of this process: enough was left of it at this time.
+    Lease(HandedLease, Instant),
 }
 
 /// The right to act on a key for this process. Dropping it passes it on.
@@ -106,7 +110,11 @@ impl Shared {
 
 impl WaitList {
     /// The list of a key that no task of this process wanted, and its turn.
-    pub(super) fn begin(shared: Arc<Shared>, name: Name) -> (Arc<Self>, LocalTurn) {
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        name: Name,
+        label: &'static str,
+    ) -> (Arc<Self>, LocalTurn) {
         let state = ListState {
             status: Status::Claiming,
             previous: None,
@@ -115,15 +123,15 @@ impl WaitList {
             notices: Vec::new(),
             claimant: None,
         };
-        let list = Arc::new(Self { shared, name, state: Mutex::new(state) });
+        let list = Arc::new(Self { shared, name, label, state: Mutex::new(state) });
         (Arc::clone(&list), LocalTurn::of(list))
     }
 
-    /// Joins the queue and returns the place in it, unless the present status is all that the
-    /// caller needs.
+    /// Joins the queue and returns the id of the waiter, unless the present status is all that
+    /// the caller needs.
     pub(super) fn join(&self, options: ResolvedOptions) -> Result<u64, Rejected> {
         let mut state = self.lock();
-        if !options.waits() && state.status.is_definite() {
+        if !options.waits() && state.status.answers_a_try() {
             return Err(Rejected::Taken(state.status.clone()));
         }
         Ok(state.queue.join(options))
@@ -135,6 +143,21 @@ impl WaitList {
         let mut wakers = state.queue.wakers();
         wakers.extend(state.claimant.take());
         wakers
+    }
+
+    /// How many tasks wait in the list, or for the store.
+    pub(super) fn waiting(&self) -> Option<WaitingTasks> {
+        let state = self.lock();
+        // A waiter that was assigned the turn is still in the queue.
+        let claims = state.assigned.is_none()
+            && matches!(state.status, Status::Claiming | Status::Waiting(_));
+        let tasks = state.queue.len() + usize::from(claims);
+        drop(state);
+        if tasks == 0 {
+            return None;
+        }
+        let key = Key::labelled(self.name.key(), self.label).ok()?;
+        Some(WaitingTasks::new(key, tasks))
     }
 
     pub(super) fn is_draining(&self) -> bool {
@@ -154,9 +177,15 @@ impl WaitList {
 }
 
 impl ListState {
-    /// Whether the waiter at `place` was given something.
-    pub(super) fn is_assigned(&mut self, place: u64) -> bool {
-        self.assigned.is_some() && self.queue.first().is_some_and(|(first, _)| first == place)
+    /// Takes what the waiter `id` was assigned.
+    pub(super) fn take_assigned(&mut self, id: u64) -> Option<Assignment> {
+        self.assigned.take_if(|_| self.queue.first().is_some_and(|(first, _)| first == id))
+    }
+
+    /// Takes the status that was left for the waiter `id`.
+    pub(super) fn take_notice(&mut self, id: u64) -> Option<Status> {
+        let index = self.notices.iter().position(|(waiter, _)| *waiter == id)?;
+        Some(self.notices.swap_remove(index).1)
     }
 
     /// What a waiter that gives up now returns: the present status, or the one before if that is
@@ -164,7 +193,7 @@ impl ListState {
     pub(super) fn known(&self) -> Status {
         match &self.previous {
             Some((previous, until))
-                if !self.status.is_definite()
+                if !self.status.answers_a_try()
                     && Instant::now() < until.saturating_add(RECENTLY) =>
             {
                 previous.clone()
@@ -187,15 +216,15 @@ impl ListState {
             self.claimant = None;
         }
         let old = std::mem::replace(&mut self.status, status);
-        if old.is_definite() && !self.status.is_definite() {
+        if old.answers_a_try() && !self.status.answers_a_try() {
             self.previous = Some((old, now.unwrap_or_else(Instant::now)));
         }
-        if !self.status.is_definite() {
+        if !self.status.answers_a_try() {
             return Vec::new();
         }
         let leaving = self.queue.take_not_waiting();
-        for (place, _) in &leaving {
-            self.notices.push((*place, self.status.clone()));
+        for (id, _) in &leaving {
+            self.notices.push((*id, self.status.clone()));
         }
         leaving
     }
@@ -232,10 +261,14 @@ impl LocalTurn {
         wake(leaving);
     }
 
-    /// Gives the turn and the lease to the first waiter, if that may have it.
-    pub(crate) fn hand_on(mut self, lease: HandedLease, now: Instant) -> Result<(), Self> {
+    /// Gives the turn and the lease to the first waiter, if that may have it; else returns both.
+    pub(crate) fn hand_on(
+        mut self,
+        lease: HandedLease,
+        now: Instant,
+    ) -> Result<(), (Self, HandedLease)> {
         if self.list.is_empty() {
-            return Err(self);
+            return Err((self, lease));
         }
         let mut state = self.list.lock();
         let suits = match state.queue.first() {
@@ -245,55 +278,64 @@ impl LocalTurn {
         };
         if !suits {
             drop(state);
-            return Err(self);
+            return Err((self, lease));
         }
         // The process holds the lock without a gap, though its next holder has not been polled yet.
-        state.status = Status::Held(lease.deadline);
-        let waker = state.assign(Assignment::Lease(lease));
+        state.status = Status::Held(lease.confirmed_until);
+        let waker = state.assign(Assignment::Lease(lease, now));
         drop(state);
         self.live = false;
         waker.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// Hands the lease to the first waiter, or gives it back to the store.
-    pub(super) fn pass_on_lease(self, lease: HandedLease) {
-        let now = Instant::now();
-        if let Err(turn) = self.hand_on(lease, now) {
-            turn.give_back_lease(lease, now);
+    /// Gives the turn, and what was assigned with it, to the next waiter or back to the store.
+    pub(super) fn pass_on(self, assignment: Assignment) {
+        match assignment {
+            // The drop passes the turn on.
+            Assignment::Turn => drop(self),
+            Assignment::Claim(claim) => self.pass_on_claim(claim),
+            Assignment::Lease(lease, _) => {
+                let now = Instant::now();
+                if let Err((turn, lease)) = self.hand_on(lease, now) {
+                    turn.give_back_lease(lease, now);
+                }
+            }
         }
     }
 
     /// Gives the lease back to the store. The next local waiter gets the turn behind the release.
+    #[allow(clippy::needless_pass_by_value)] // it is given back once
     pub(super) fn give_back_lease(self, lease: HandedLease, now: Instant) {
-        let HandedLease { token, chain, deadline, label } = lease;
-        let good_until = Some(deadline).filter(|&until| now < until);
-        let end = LeaseEnd { at: now, good_until, confirmed_until: deadline };
+        let HandedLease { token, chain, confirmed_until, label } = lease;
+        let good_until = Some(confirmed_until).filter(|&until| now < until);
+        let end = LeaseEnd { at: now, good_until, confirmed_until };
         self.release(token, label, chain.longest_ttl(), Some(end), now);
     }
 
     /// Hands the claim to the first waiter, or gives it back to the store if no task waits.
     pub(crate) fn pass_on_claim(self, claim: HandedClaim) {
-        if let Err(turn) = self.hand_on_claim(claim) {
+        if let Err((turn, claim)) = self.hand_on_claim(claim) {
             turn.give_back_claim(claim);
         }
     }
 
     /// Gives the claim back to the store though another task may wait: that one gets the turn
     /// behind the release, and claims anew.
+    #[allow(clippy::needless_pass_by_value)] // it is given back once
     pub(crate) fn give_back_claim(self, claim: HandedClaim) {
         let HandedClaim { token, longest_ttl, label } = claim;
         self.release(token, label, longest_ttl, None, Instant::now());
     }
 
-    fn hand_on_claim(mut self, claim: HandedClaim) -> Result<(), Self> {
+    fn hand_on_claim(mut self, claim: HandedClaim) -> Result<(), (Self, HandedClaim)> {
         if self.list.is_empty() {
-            return Err(self);
+            return Err((self, claim));
         }
         let mut state = self.list.lock();
         if self.list.is_draining() || state.queue.first().is_none() {
             drop(state);
-            return Err(self);
+            return Err((self, claim));
         }
         state.claimant = None;
         let waker = state.assign(Assignment::Claim(claim));
@@ -319,14 +361,14 @@ impl LocalTurn {
     }
 
     /// Gives the turn to the first waiter, or removes the key from the registry.
-    fn pass_on(&self) {
+    fn end(&self) {
         let list = &self.list;
         if !list.is_empty() {
             let mut state = list.lock();
             // Not a definite status, so no waiter leaves.
             drop(state.set_status(Status::Claiming, None));
             if state.queue.first().is_some() {
-                let waker = state.assign(Assignment::Nothing);
+                let waker = state.assign(Assignment::Turn);
                 drop(state);
                 waker.into_iter().for_each(Waker::wake);
                 return;
@@ -338,7 +380,7 @@ impl LocalTurn {
         let mut state = list.lock();
         drop(state.set_status(Status::Claiming, None));
         let (waker, removed) = match state.queue.first() {
-            Some(_) => (state.assign(Assignment::Nothing), None),
+            Some(_) => (state.assign(Assignment::Turn), None),
             None => (None, shard.remove(&list.name)),
         };
         drop(state);
@@ -355,14 +397,14 @@ fn wake(waiters: Vec<(u64, Option<Waker>)>) {
 impl Drop for LocalTurn {
     fn drop(&mut self) {
         if self.live {
-            self.pass_on();
+            self.end();
         }
     }
 }
 
 impl Status {
-    /// Whether it says something about the lock.
-    fn is_definite(&self) -> bool {
+    /// Whether a task that does not wait can return this instead of queueing.
+    fn answers_a_try(&self) -> bool {
         match self {
             Self::Waiting(_) | Self::Held(_) => true,
             Self::Claiming | Self::Releasing => false,

@@ -1,6 +1,18 @@
 //! What a store offers, as data.
 
+use std::time::Duration;
+
 /// What a store offers beyond the rules that every store keeps.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::store::{Capabilities, MemoryStore, Store, Survives};
+///
+/// let offered = MemoryStore::new().capabilities();
+/// assert_eq!(offered, Capabilities::none().with_fair().with_fencing());
+/// assert!(offered.survives < Survives::Restart);
+/// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Capabilities {
@@ -10,13 +22,15 @@ pub struct Capabilities {
     pub fencing: bool,
     /// What a lock outlives.
     pub survives: Survives,
+    /// The longest ttl and `min_hold` that it grants; `None`: any.
+    pub longest_ttl: Option<Duration>,
 }
 
 impl Capabilities {
     /// A store that offers nothing beyond exclusion.
     #[must_use]
     pub const fn none() -> Self {
-        Self { fair: false, fencing: false, survives: Survives::Nothing }
+        Self { fair: false, fencing: false, survives: Survives::Nothing, longest_ttl: None }
     }
 
     /// With waiters served in the order of arrival.
@@ -39,6 +53,13 @@ impl Capabilities {
         self.survives = survives;
         self
     }
+
+    /// With no longer ttl than this.
+    #[must_use]
+    pub const fn with_longest_ttl(mut self, longest: Duration) -> Self {
+        self.longest_ttl = Some(longest);
+        self
+    }
 }
 
 /// What a held lock outlives, from least to most.
@@ -49,4 +70,10 @@ pub enum Survives {
     Nothing,
     /// Locks outlive every client, and a restart of the server if the server keeps its data.
     Restart,
+    /// The same, and a failover, but for what the replica that is promoted had not received.
+    FailoverMostly,
+    /// The same, if the replica that is promoted is one of those that confirmed the lock.
+    FailoverAcknowledged,
+    /// Locks outlive the loss of any minority of the servers, and of what those remember.
+    Minority,
 }

@@ -2,14 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::{
-    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, LockRecord, Name,
-    Owner, Release, ReleaseReply, Released, Renewal, Renewed, Store, StoreHealth, WaitEvent,
+    AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, ForceReleaseListener,
+    ForceReleaseListeners, Grant, Inspect, LockRecord, Name, Owner, Release, ReleaseReply,
+    Released, Renewal, Renewed, Store, StoreHealth, WaitEvent,
 };
 use crate::error::Error;
 use crate::store::Token;
@@ -37,6 +38,7 @@ use crate::time::{Instant, sleep_until, sleep_until_some};
 #[derive(Clone, Default)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,
+    listeners: Arc<ForceReleaseListeners>,
 }
 
 #[derive(Default)]
@@ -44,7 +46,8 @@ struct State {
     locks: HashMap<Name, LockState>,
     /// From this many names on, expired locks are removed.
     sweep_at: usize,
-    fence: u64,
+    /// The latest grant number.
+    latest: u64,
 }
 
 #[derive(Default)]
@@ -58,13 +61,13 @@ struct CurrentHolder {
     expires: Instant,
     /// Released under `min_hold`: the token no longer counts, the name stays taken.
     spent: bool,
-    fence: u64,
+    number: u64,
 }
 
 struct Waiter {
     token: Token,
     ttl: Duration,
-    turn: Arc<Notify>,
+    woken: Arc<Notify>,
 }
 
 impl MemoryStore {
@@ -112,14 +115,14 @@ impl MemoryStore {
         let now = Instant::now();
         let mut state = self.lock();
         state.sweep(now);
-        let State { locks, fence, .. } = &mut *state;
+        let State { locks, latest, .. } = &mut *state;
         let lock = locks.entry(claim.name.clone()).or_default();
         lock.expire(now);
         if lock.holder.is_none() {
             let first = lock.queue.front().is_none_or(|first| first.token == claim.token);
             if first {
                 lock.leave(claim.token);
-                lock.grant(claim.token, claim.ttl, now, fence);
+                lock.grant(claim.token, claim.ttl, now, latest);
             } else {
                 lock.wake_first();
             }
@@ -129,7 +132,7 @@ impl MemoryStore {
             && !holder.spent
         {
             holder.expires = holder.expires.max(now.saturating_add(claim.ttl));
-            return Ok(Grant::new(holder.fence, now, claim.ttl));
+            return Ok(Grant::new(holder.number, now, claim.ttl));
         }
         if !stay {
             lock.leave(claim.token);
@@ -145,37 +148,37 @@ impl MemoryStore {
         let mut state = self.lock();
         let lock = state.locks.entry(claim.name.clone()).or_default();
         if let Some(waiter) = lock.queue.iter().find(|waiter| waiter.token == claim.token) {
-            return Arc::clone(&waiter.turn);
+            return Arc::clone(&waiter.woken);
         }
-        let turn = Arc::new(Notify::new());
+        let woken = Arc::new(Notify::new());
         lock.queue.push_back(Waiter {
             token: claim.token,
             ttl: claim.ttl,
-            turn: Arc::clone(&turn),
+            woken: Arc::clone(&woken),
         });
-        turn
+        woken
     }
 
     async fn wait(
         &self,
         claim: &Claim,
-        waiting: &AcquireContext<'_>,
+        context: &AcquireContext<'_>,
     ) -> Result<Grant, AcquireError> {
-        let turn = self.queue(claim);
+        let woken = self.queue(claim);
         let _leave = LeaveOnDrop { store: self, claim };
         loop {
-            let over = waiting.is_over();
+            let over = context.is_over();
             let left = match self.claim(claim, !over) {
                 Ok(grant) => return Ok(grant),
                 Err(left) if over => return Err(AcquireError::definite(Error::busy(left))),
                 Err(left) => left,
             };
-            waiting.report(WaitEvent::Busy(left));
+            context.report(WaitEvent::Busy(left));
             let expiry = Instant::now().saturating_add(left.max(MIN_PAUSE));
             tokio::select! {
-                () = turn.notified() => {}
+                () = woken.notified() => {}
                 () = sleep_until(expiry) => {}
-                () = sleep_until_some(waiting.until()) => {}
+                () = sleep_until_some(context.until()) => {}
             }
         }
     }
@@ -235,10 +238,10 @@ impl LockState {
         }
     }
 
-    fn grant(&mut self, token: Token, ttl: Duration, now: Instant, fence: &mut u64) {
-        *fence += 1;
+    fn grant(&mut self, token: Token, ttl: Duration, now: Instant, latest: &mut u64) {
+        *latest += 1;
         let expires = now.saturating_add(ttl);
-        self.holder = Some(CurrentHolder { token, expires, spent: false, fence: *fence });
+        self.holder = Some(CurrentHolder { token, expires, spent: false, number: *latest });
     }
 
     fn leave(&mut self, token: Token) {
@@ -247,7 +250,7 @@ impl LockState {
 
     fn wake_first(&self) {
         if let Some(first) = self.queue.front() {
-            first.turn.notify_one();
+            first.woken.notify_one();
         }
     }
 
@@ -271,12 +274,12 @@ impl Store for MemoryStore {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a AcquireContext<'a>,
+        context: &'a AcquireContext<'a>,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
             match self.claim(claim, true) {
                 Ok(grant) => Ok(grant),
-                Err(_) => self.wait(claim, waiting).await,
+                Err(_) => self.wait(claim, context).await,
             }
         })
     }
@@ -305,12 +308,12 @@ impl Inspect for MemoryStore {
         Box::pin(async move {
             let now = Instant::now();
             let mut state = self.lock();
-            let State { locks, fence, .. } = &mut *state;
+            let State { locks, latest, .. } = &mut *state;
             let (owner, waiting) = locks.get_mut(name).map_or((None, 0), |lock| {
                 lock.expire(now);
                 (lock.owner(now), lock.queue.len())
             });
-            Ok(LockRecord::new(owner, u64::try_from(waiting).ok(), *fence))
+            Ok(LockRecord::new(owner, u64::try_from(waiting).ok(), *latest))
         })
     }
 
@@ -322,7 +325,7 @@ impl Inspect for MemoryStore {
         Box::pin(async move {
             let now = Instant::now();
             let mut state = self.lock();
-            let State { locks, fence, .. } = &mut *state;
+            let State { locks, latest, .. } = &mut *state;
             let Some(lock) = locks.get_mut(name) else { return Ok(false) };
             lock.expire(now);
             let is_owner = |holder: &CurrentHolder| {
@@ -331,12 +334,20 @@ impl Inspect for MemoryStore {
             if !lock.holder.as_ref().is_some_and(is_owner) {
                 return Ok(false);
             }
-            lock.hand_on(now, fence);
+            lock.hand_on(now, latest);
             if lock.is_idle() {
                 locks.remove(name);
             }
+            drop(state);
+            if let Some(token) = owner.token.filter(|_| !owner.is_released) {
+                self.listeners.tell(token);
+            }
             Ok(true)
         })
+    }
+
+    fn report_forced_releases(&self, listener: Weak<dyn ForceReleaseListener>) {
+        self.listeners.add(listener);
     }
 
     fn list<'a>(
@@ -359,6 +370,48 @@ impl Inspect for MemoryStore {
     }
 }
 
+#[cfg(all(feature = "redis-quorum", feature = "test-util"))]
+impl MemoryStore {
+    /// For members of a simulated quorum: takes the lock for `token` if it is free, no token waits
+    /// for it and `takes`; lengthens it if the token has it.
+    pub(crate) fn vote(&self, name: &Name, token: Token, ttl: Duration, takes: bool) -> Held {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.sweep(now);
+        let State { locks, latest, .. } = &mut *state;
+        let lock = locks.entry(name.clone()).or_default();
+        lock.expire(now);
+        let others_wait = lock.queue.iter().any(|waiter| waiter.token != token);
+        if lock.holder.is_none() && takes && !others_wait {
+            lock.grant(token, ttl, now, latest);
+        }
+        match &mut lock.holder {
+            Some(holder) if holder.token == token && !holder.spent => {
+                holder.expires = holder.expires.max(now.saturating_add(ttl));
+                Held::ByToken
+            }
+            Some(holder) => Held::ByOther(holder.expires.saturating_since(now)),
+            None => {
+                lock.wake_first();
+                if lock.is_idle() {
+                    locks.remove(name);
+                }
+                Held::Free
+            }
+        }
+    }
+}
+
+/// Who has a lock, after a vote.
+#[cfg(all(feature = "redis-quorum", feature = "test-util"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Held {
+    ByToken,
+    /// For so long.
+    ByOther(Duration),
+    Free,
+}
+
 impl MemoryStore {
     fn renew_one(&self, renewal: &Renewal) -> Renewed {
         let now = Instant::now();
@@ -375,20 +428,20 @@ impl MemoryStore {
         }
     }
 
-    fn release_one(&self, release: &Release) -> Released {
+    pub(crate) fn release_one(&self, release: &Release) -> Released {
         let now = Instant::now();
         let mut state = self.lock();
-        let State { locks, fence, .. } = &mut *state;
+        let State { locks, latest, .. } = &mut *state;
         let Some(lock) = locks.get_mut(&release.name) else { return Released::Expired };
         lock.expire(now);
         let outcome = match &mut lock.holder {
             Some(holder) if holder.token == release.token => {
                 if !holder.spent {
-                    match release.hold_until {
+                    match release.min_hold_ends {
                         Some(until) if until > now => {
                             (holder.spent, holder.expires) = (true, until);
                         }
-                        _ => lock.hand_on(now, fence),
+                        _ => lock.hand_on(now, latest),
                     }
                 }
                 Released::InTime
@@ -405,11 +458,11 @@ impl MemoryStore {
 
 impl LockState {
     /// Gives the lock to the first waiter directly, so that no newcomer can take it in between.
-    fn hand_on(&mut self, now: Instant, fence: &mut u64) {
+    fn hand_on(&mut self, now: Instant, latest: &mut u64) {
         self.holder = None;
         if let Some(first) = self.queue.pop_front() {
-            self.grant(first.token, first.ttl, now, fence);
-            first.turn.notify_one();
+            self.grant(first.token, first.ttl, now, latest);
+            first.woken.notify_one();
         }
     }
 }

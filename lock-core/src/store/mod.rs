@@ -9,20 +9,31 @@
 //! - **Compare the token.** Renewal and release act only if the stored token is the given one,
 //!   in one atomic step. A renewal never creates a lock.
 //! - **Only lengthen.** A renewal, or a claim that finds its own token, never shortens the expiry.
+//!   One exception: what a step of the store's clock added may be taken back, to what
+//!   [`Renewal::needs`] tells, by a command that cannot undo a longer renewal.
 //! - **Repeats are harmless.** A claim, renewal or release that is delivered twice has the effect
 //!   of one. A claim that finds its own token is granted again.
 //! - **Report what is known.** "Busy" only if another owner certainly has the lock;
 //!   [`Error::unknown`] when the store may have acted; [`Error::unavailable`] when it certainly did
-//!   not. A name whose value is not a lock is [`Error::wrong_type`] for a claim, and another owner
-//!   for renewals and releases.
-//! - **Every future may be dropped.** The client then sends a release of the token;
-//!   [`ReleaseReply::retry_at`] requests another release while a claim may still be under way.
+//!   not, or did nothing that counts. A name whose value is not a lock is [`Error::wrong_type`] for
+//!   a claim, and another owner for renewals and releases.
+//! - **Every future may be dropped.** After a claim the client then sends a release of the token,
+//!   or another of its tasks claims with the same token. [`ReleaseReply::retry_at`] requests
+//!   another release while a claim may still be under way.
 //!
 //! With the feature `test-util`, `conformance_tests!` tests these rules on your own store.
 
 mod capability;
+#[cfg(feature = "redis")]
+mod connect;
+#[cfg(feature = "redis")]
+mod contended;
 mod inspect;
+#[cfg(feature = "redis-quorum")]
+mod member;
 mod memory;
+#[cfg(feature = "redis-quorum")]
+pub(crate) mod quorum;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
@@ -31,19 +42,33 @@ mod token;
 use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Weak;
 
 use tokio::runtime::Handle;
 
 pub use self::capability::{Capabilities, Survives};
-pub use self::inspect::{LockRecord, Owner, StoreHealth};
+#[cfg(all(feature = "redis", feature = "serde"))]
+pub(crate) use self::connect::{StoreSettings, check_urls};
+#[cfg(feature = "redis")]
+pub use self::connect::{connect, connect_lazy};
+#[cfg(feature = "redis")]
+pub(crate) use self::contended::Contended;
+pub(crate) use self::inspect::ForceReleaseListeners;
+pub use self::inspect::{ForceReleaseListener, LockRecord, MissingPermissions, Owner, StoreHealth};
+#[cfg(feature = "redis-quorum")]
+pub(crate) use self::member::{Ballot, Member, Purpose, Terms, Vote, VoteError};
+#[cfg(all(feature = "redis-quorum", feature = "test-util"))]
+pub(crate) use self::memory::Held;
 pub use self::memory::MemoryStore;
+#[cfg(feature = "redis-quorum")]
+pub use self::quorum::{QuorumStore, QuorumStoreBuilder};
 #[cfg(feature = "redis")]
 pub use self::redis::{Credentials, RedisStore, RedisStoreBuilder};
-pub(crate) use self::request::RECENTLY;
 pub use self::request::{
     AcquireContext, AcquireError, Claim, Grant, Name, Release, ReleaseReply, Renewal, Renewed,
     WaitEvent,
 };
+pub(crate) use self::request::{LeaseNeeds, RECENTLY};
 pub use self::token::{ClientId, Token};
 use crate::Error;
 pub use crate::lease::Released;
@@ -54,13 +79,86 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A service that keeps leases. See the [module](self) for the rules.
 ///
 /// `Display` names the store in messages and must not show a password.
+///
+/// # Examples
+///
+/// ```
+/// use std::fmt;
+/// use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+///
+/// use lock_core::store::{
+///     AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, MemoryStore, Release,
+///     ReleaseReply, Renewal, Renewed, Store,
+/// };
+/// use lock_core::{Error, LockClient};
+///
+/// /// Counts the claims for a store.
+/// #[derive(Debug, Default)]
+/// struct Counted {
+///     inner: MemoryStore,
+///     claims: AtomicUsize,
+/// }
+///
+/// impl Store for Counted {
+///     fn try_acquire<'a>(
+///         &'a self,
+///         claim: &'a Claim,
+///     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+///         self.claims.fetch_add(1, Relaxed);
+///         self.inner.try_acquire(claim)
+///     }
+///
+///     fn acquire<'a>(
+///         &'a self,
+///         claim: &'a Claim,
+///         context: &'a AcquireContext<'a>,
+///     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+///         self.claims.fetch_add(1, Relaxed);
+///         self.inner.acquire(claim, context)
+///     }
+///
+///     fn renew<'a>(
+///         &'a self,
+///         renewals: &'a [Renewal],
+///     ) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
+///         self.inner.renew(renewals)
+///     }
+///
+///     fn release<'a>(
+///         &'a self,
+///         release: &'a Release,
+///     ) -> BoxFuture<'a, Result<ReleaseReply, Error>> {
+///         self.inner.release(release)
+///     }
+///
+///     fn capabilities(&self) -> Capabilities {
+///         self.inner.capabilities()
+///     }
+///
+///     // And `inspector`, `run_on`, `set_connection_name`, if the store inside has them.
+/// }
+///
+/// impl fmt::Display for Counted {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         write!(f, "counted {}", self.inner)
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = std::sync::Arc::new(Counted::default());
+/// let client = LockClient::builder(store.clone()).build()?;
+/// client.mutex("k").lock().await?.release().await?;
+/// assert_eq!(store.claims.load(Relaxed), 1);
+/// # Ok(()) }
+/// ```
 pub trait Store: Debug + Display + Send + Sync + 'static {
     /// Claims the lock once, without queueing: one round trip.
     fn try_acquire<'a>(&'a self, claim: &'a Claim) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
-    /// Claims the lock and waits for it, in the store's own way, until `waiting.until()`.
+    /// Claims the lock and waits for it, in the store's own way, until `context.until()`.
     ///
-    /// A free lock is granted in one round trip. The store reports what it meets to `waiting`:
+    /// A free lock is granted in one round trip. The store reports what it meets to `context`:
     /// other tasks of this process wait behind the claim, and return that when they give up.
     /// Temporary failures are retried with the same token while there is time.
     ///
@@ -70,7 +168,7 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a AcquireContext<'a>,
+        context: &'a AcquireContext<'a>,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
     /// Renews leases independently: if one renewal fails, the others do not. The replies are in the
@@ -107,6 +205,16 @@ pub trait Store: Debug + Display + Send + Sync + 'static {
     fn run_on(&self, runtime: &Handle) {
         let _ = runtime;
     }
+
+    /// Tells the server how to call the connection for commands, so that an operator finds the
+    /// process that a client id belongs to. Clients call this when they are built: the name is
+    /// `lock:<name>@<host>:<process id>:<client id>`, in visible ASCII without spaces. The first
+    /// client of a store names it.
+    ///
+    /// By default does nothing, which is right for a store without connections.
+    fn set_connection_name(&self, name: &str) {
+        let _ = name;
+    }
 }
 
 /// What operators ask of a store: who has a lock, and to take it from its owner. Not every store
@@ -128,13 +236,33 @@ pub trait Inspect: Send + Sync {
         owner: &'a Owner,
     ) -> BoxFuture<'a, Result<bool, Error>>;
 
+    /// From now on tells `listener` which tokens [`force_release`](Self::force_release) took the
+    /// lock from, as far as the store learns of it. What it misses, renewals find. Clients call
+    /// this when they are built.
+    ///
+    /// By default does nothing.
+    fn report_forced_releases(&self, listener: Weak<dyn ForceReleaseListener>) {
+        drop(listener);
+    }
+
     /// The names under `namespace` that are taken, `most` at most, in no order. A name that was
-    /// taken or freed meanwhile may be missing or listed.
+    /// taken or freed meanwhile may be missing or listed. If a part of the store cannot be read,
+    /// and there are fewer names than `most` in the others, an error that says which part it is.
     fn list<'a>(
         &'a self,
         namespace: &'a str,
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Name>, Error>>;
+
+    /// What the store's user may not do of what locks under `namespace` need. Provided: nothing is
+    /// missing, for a store that knows no permissions.
+    fn missing_permissions<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> BoxFuture<'a, Result<MissingPermissions, Error>> {
+        let _ = namespace;
+        Box::pin(std::future::ready(Ok(MissingPermissions::default())))
+    }
 
     /// Asks the store how it is. An error if it does not answer.
     fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>>;
@@ -148,9 +276,9 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a AcquireContext<'a>,
+        context: &'a AcquireContext<'a>,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
-        (**self).acquire(claim, waiting)
+        (**self).acquire(claim, context)
     }
 
     fn renew<'a>(&'a self, renewals: &'a [Renewal]) -> BoxFuture<'a, Vec<Result<Renewed, Error>>> {
@@ -171,5 +299,9 @@ impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
 
     fn run_on(&self, runtime: &Handle) {
         (**self).run_on(runtime);
+    }
+
+    fn set_connection_name(&self, name: &str) {
+        (**self).set_connection_name(name);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use super::token::Token;
@@ -110,13 +110,16 @@ pub struct Claim {
     pub ttl: Duration,
     /// Whether the grant needs a number. If not, a store may use a cheaper way to grant.
     pub fencing: bool,
+    /// Whether clients of other libraries take turns with this one. They hand nothing on, and may
+    /// take the lock again at once, so a store looks often for the end of their turns.
+    pub beside_others: bool,
 }
 
 impl Claim {
     /// A claim of `name` with a fencing token.
     #[must_use]
     pub fn new(name: Name, token: Token, ttl: Duration) -> Self {
-        Self { name, token, ttl, fencing: true }
+        Self { name, token, ttl, fencing: true, beside_others: false }
     }
 
     /// The same claim without a fencing token.
@@ -125,34 +128,43 @@ impl Claim {
         self.fencing = false;
         self
     }
+
+    /// The same claim beside clients of other libraries.
+    #[must_use]
+    pub fn beside_others(mut self) -> Self {
+        self.beside_others = true;
+        self
+    }
 }
 
 /// A lease that was granted.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Grant {
-    /// The number minted with the grant, larger than that of every grant that completed before it
-    /// began.
-    pub fence: u64,
+    /// The grant number: larger than that of every grant that completed before this one began.
+    pub number: u64,
     /// When the lease starts: the clock, read *before* the command was sent.
     pub since: Instant,
     /// How long the store keeps the lock, counted from a moment not earlier than `since`.
     pub ttl: Duration,
-    /// Whether the release of another client handed the lock over.
-    pub is_handed_over: bool,
+    /// Whether the release of another client handed the lock on.
+    pub is_from_hand_off: bool,
+    /// For how long the wait met holders that are not clients of this library, as far as its store
+    /// can tell them.
+    pub behind_others: Duration,
 }
 
 impl Grant {
     /// A grant of `ttl` that counts from `since`.
     #[must_use]
-    pub fn new(fence: u64, since: Instant, ttl: Duration) -> Self {
-        Self { fence, since, ttl, is_handed_over: false }
+    pub fn new(number: u64, since: Instant, ttl: Duration) -> Self {
+        Self { number, since, ttl, is_from_hand_off: false, behind_others: Duration::ZERO }
     }
 
-    /// The same for a lock that the release of another client handed over.
+    /// The same for a lock that the release of another client handed on.
     #[must_use]
-    pub fn handed_over(mut self) -> Self {
-        self.is_handed_over = true;
+    pub fn handed_on(mut self) -> Self {
+        self.is_from_hand_off = true;
         self
     }
 }
@@ -163,8 +175,9 @@ impl Grant {
 pub struct AcquireError {
     /// Why.
     pub error: Error,
-    /// Whether it is certain that no claim of this token has taken effect or will. If not, the
-    /// client releases the token in the background.
+    /// Whether it is certain that no claim of this token has taken effect or will. If not, another
+    /// task of the client that waits for the lock claims with the same token, or, if none waits,
+    /// the client releases the token in the background.
     pub definite: bool,
 }
 
@@ -244,6 +257,12 @@ impl fmt::Debug for AcquireContext<'_> {
     }
 }
 
+/// What the lease that a renewal is for counts on.
+pub(crate) trait LeaseNeeds: Send + Sync {
+    /// See [`Renewal::needs`].
+    fn needs(&self, sent: Instant) -> Option<Duration>;
+}
+
 /// A request to keep a lease longer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -256,13 +275,31 @@ pub struct Renewal {
     pub ttl: Duration,
     /// When the reply is of no more use.
     pub until: Instant,
+    lease: Option<Weak<dyn LeaseNeeds>>,
 }
 
 impl Renewal {
     /// A renewal of `token`'s lease for `ttl`, given up at `until`.
     #[must_use]
     pub fn new(name: Name, token: Token, ttl: Duration, until: Instant) -> Self {
-        Self { name, token, ttl, until }
+        Self { name, token, ttl, until, lease: None }
+    }
+
+    /// The same for `lease`, which tells what it needs.
+    #[must_use]
+    pub(crate) fn with_lease(self, lease: Weak<dyn LeaseNeeds>) -> Self {
+        Self { lease: Some(lease), ..self }
+    }
+
+    /// For how long a command sent at `sent` must leave the lock to its holder: its ttl, or what
+    /// the holder counts on if that is more. For a store whose clock went back, so that its expiry
+    /// is later than any client asked.
+    ///
+    /// `None`: the expiry must not be shortened now. An extension may be about to bring more, or
+    /// the lease has ended.
+    #[must_use]
+    pub fn needs(&self, sent: Instant) -> Option<Duration> {
+        self.lease.as_ref()?.upgrade()?.needs(sent)
     }
 }
 
@@ -291,14 +328,14 @@ pub struct Release {
     pub token: Token,
     /// Under `min_hold`: keep the name taken until then, under a value other than the token, so
     /// that late renewals, claims and releases do not match it.
-    pub hold_until: Option<Instant>,
+    pub min_hold_ends: Option<Instant>,
 }
 
 impl Release {
-    /// A release that frees the name at once, or at `hold_until`.
+    /// A release that frees the name at once, or at `min_hold_ends`.
     #[must_use]
-    pub fn new(name: Name, token: Token, hold_until: Option<Instant>) -> Self {
-        Self { name, token, hold_until }
+    pub fn new(name: Name, token: Token, min_hold_ends: Option<Instant>) -> Self {
+        Self { name, token, min_hold_ends }
     }
 }
 

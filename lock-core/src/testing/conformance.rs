@@ -70,6 +70,8 @@ type AnyStore = Arc<dyn Store>;
 const TTL: Duration = Duration::from_secs(5);
 /// The shortest ttl that is safe on a loaded machine.
 const SHORT_TTL: Duration = Duration::from_millis(300);
+/// Longer than a store on a loaded machine takes to listen for the first waiter's turn.
+const BETWEEN_ARRIVALS: Duration = Duration::from_millis(100);
 /// Longer than any expected event takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -102,13 +104,16 @@ async fn granted(store: &AnyStore, claim: &Claim) -> u64 {
     assert!(grant.since >= sent, "the lease counts from before the claim");
     assert!(grant.since <= Instant::now(), "the lease counts from the future");
     assert!(grant.ttl <= claim.ttl, "the grant is longer than the claim");
-    grant.fence
+    grant.number
 }
 
 async fn busy(store: &AnyStore, claim: &Claim) {
     let refusal = store.try_acquire(claim).await.expect_err("the lock is taken");
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
-    assert!(refusal.definite, "\"busy\" means that the token certainly holds nothing");
+    if !refusal.definite {
+        // Something of the claim may be on its way until the client releases the token.
+        store.release(&release(claim)).await.expect("the store answers");
+    }
 }
 
 async fn released(store: &AnyStore, release: &Release, expected: Released) {
@@ -123,12 +128,12 @@ async fn renewed(store: &AnyStore, renewal: &Renewal) -> Renewed {
     answers.into_iter().next().expect("one answer").expect("the store answers")
 }
 
-/// Waits until `claim` is granted; returns the fencing number and the time.
+/// Waits until `claim` is granted; returns the grant number and the time.
 async fn granted_at_last(store: &AnyStore, claim: &Claim) -> (u64, Instant) {
     let give_up = Instant::now().saturating_add(PATIENCE);
     loop {
         match store.try_acquire(claim).await {
-            Ok(grant) => return (grant.fence, Instant::now()),
+            Ok(grant) => return (grant.number, Instant::now()),
             Err(refusal) => assert!(refusal.error.is_busy(), "{:?}", refusal.error),
         }
         assert!(Instant::now() < give_up, "never granted");
@@ -238,12 +243,12 @@ pub async fn fencing_numbers_grow(store: AnyStore) {
     }
     let names = [name(), name()];
     let mut last = 0;
-    for turn in 0..20 {
-        let claim = claim(&names[turn % 2], TTL);
-        let fence = granted(&store, &claim).await;
-        assert!(fence > last, "{fence} after {last}");
-        assert!(fence < 1 << 53, "room for hand-offs, and exact in a double");
-        last = fence;
+    for round in 0..20 {
+        let claim = claim(&names[round % 2], TTL);
+        let number = granted(&store, &claim).await;
+        assert!(number > last, "{number} after {last}");
+        assert!(number < 1 << 53, "room for hand-offs, and exact in a double");
+        last = number;
         released(&store, &release(&claim), Released::InTime).await;
     }
 }
@@ -286,8 +291,8 @@ pub async fn wait_ends_in_busy_at_its_time(store: AnyStore) {
     let until = Instant::now().saturating_add(SHORT_TTL);
     let reports = Mutex::new(Vec::new());
     let listener = |progress| reports.lock().expect("no panic").push(progress);
-    let waiting = AcquireContext::new(Some(until), &listener);
-    let refusal = store.acquire(&two, &waiting).await.expect_err("the lock is taken");
+    let context = AcquireContext::new(Some(until), &listener);
+    let refusal = store.acquire(&two, &context).await.expect_err("the lock is taken");
     assert!(refusal.error.is_busy(), "{:?}", refusal.error);
     assert!(Instant::now() >= until);
     if !refusal.definite {
@@ -312,12 +317,12 @@ pub async fn owner_is_shown_and_can_be_replaced_by_force(store: AnyStore) {
     assert!(record().await.owner.is_none(), "the lock is free");
 
     let (one, two) = (claim(&name, TTL), claim(&name, TTL));
-    let fence = granted(&store, &one).await;
+    let number = granted(&store, &one).await;
     let found = record().await;
     let owner = found.owner.expect("the lock is held");
     assert_eq!((owner.token, owner.is_released), (Some(one.token), false));
     assert!(owner.left.is_some_and(|left| left <= TTL), "{:?} left of {TTL:?}", owner.left);
-    assert!(found.latest_fence >= fence, "{} for {fence}", found.latest_fence);
+    assert!(found.latest_number >= number, "{} for {number}", found.latest_number);
     assert!(found.waiting.is_none_or(|waiting| waiting == 0));
 
     let until = Instant::now().saturating_add(PATIENCE);
@@ -362,7 +367,7 @@ pub async fn waiter_gets_the_released_lock(store: AnyStore) {
         released(&store, &release(&one), Released::InTime).await;
     };
     let (grant, ()) = tokio::join!(wait, free);
-    assert!(grant.fence > first || !store.capabilities().fencing);
+    assert!(grant.number > first || !store.capabilities().fencing);
     busy(&store, &claim(&name, TTL)).await;
     released(&store, &release(&two), Released::InTime).await;
 }
@@ -376,9 +381,9 @@ pub async fn dropped_wait_leaves_nothing(store: AnyStore) {
         granted(&store, &one).await;
         let until = Instant::now().saturating_add(PATIENCE);
         let listener = |_| {};
-        let waiting = AcquireContext::new(Some(until), &listener);
+        let context = AcquireContext::new(Some(until), &listener);
         let dropped =
-            tokio::time::timeout(Duration::from_millis(moment), store.acquire(&two, &waiting));
+            tokio::time::timeout(Duration::from_millis(moment), store.acquire(&two, &context));
         let free = async {
             tokio::time::sleep(Duration::from_millis(moment.saturating_sub(1))).await;
             store.release(&release(&one)).await.expect("the store answers");
@@ -404,18 +409,18 @@ pub async fn waiters_are_served_in_order_of_arrival(store: AnyStore) {
     granted(&store, &first).await;
     let order = Mutex::new(Vec::new());
     let until = Instant::now().saturating_add(PATIENCE);
-    let waiters = (0..10u64).map(|turn| {
+    let waiters = (0..10u64).map(|waiter| {
         let (store, order, claim) = (&store, &order, claim(&name, TTL));
         async move {
-            tokio::time::sleep(Duration::from_millis(50) * u32::try_from(turn).unwrap_or(0)).await;
-            let waiting = AcquireContext::new(Some(until), &|_| {});
-            store.acquire(&claim, &waiting).await.expect("granted in time");
-            order.lock().expect("no panic").push(turn);
+            tokio::time::sleep(BETWEEN_ARRIVALS * u32::try_from(waiter).unwrap_or(0)).await;
+            let context = AcquireContext::new(Some(until), &|_| {});
+            store.acquire(&claim, &context).await.expect("granted in time");
+            order.lock().expect("no panic").push(waiter);
             released(store, &release(&claim), Released::InTime).await;
         }
     });
     let free = async {
-        tokio::time::sleep(Duration::from_millis(600)).await;
+        tokio::time::sleep(BETWEEN_ARRIVALS * 11).await;
         released(&store, &release(&first), Released::InTime).await;
     };
     tokio::join!(futures_util::future::join_all(waiters), free);

@@ -152,10 +152,10 @@ impl<S: Store> Store for GatedStore<S> {
     fn acquire<'a>(
         &'a self,
         claim: &'a Claim,
-        waiting: &'a AcquireContext<'a>,
+        context: &'a AcquireContext<'a>,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(async move {
-            match pass(self.gates().acquire, self.inner.acquire(claim, waiting)).await {
+            match pass(self.gates().acquire, self.inner.acquire(claim, context)).await {
                 Ok(answer) => answer,
                 Err(error) if error.is_unknown() => Err(AcquireError::in_doubt(error)),
                 Err(error) => Err(AcquireError::definite(error)),
@@ -188,6 +188,10 @@ impl<S: Store> Store for GatedStore<S> {
 
     fn run_on(&self, runtime: &Handle) {
         self.inner.run_on(runtime);
+    }
+
+    fn set_connection_name(&self, name: &str) {
+        self.inner.set_connection_name(name);
     }
 }
 

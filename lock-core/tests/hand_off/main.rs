@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod leaving;
+mod others;
 mod release;
 mod terms;
 

@@ -23,6 +23,7 @@ pub(super) fn setting(name: &Ident, value: &Expr) -> Result<Option<Setting>> {
         "min_hold" => Setting::MinHold(hold("min_hold", value)?),
         "renew" => Setting::Renew(switch("renew", value)?),
         "fencing" => Setting::Fencing(switch("fencing", value)?),
+        "turns_for_others" => Setting::TurnsForOthers(switch("turns_for_others", value)?),
         _ => return Ok(None),
     }))
 }

@@ -16,9 +16,22 @@ pub(super) struct Values<'a> {
 }
 
 /// All arguments, in the order in which the message lists them.
-const ARGUMENTS: [&str; 14] = [
-    "key", "ttl", "wait", "max_hold", "min_hold", "renew", "fencing", "options", "client", "lease",
-    "on_busy", "on_error", "on_lost", "crate",
+const ARGUMENTS: [&str; 15] = [
+    "key",
+    "ttl",
+    "wait",
+    "max_hold",
+    "min_hold",
+    "renew",
+    "fencing",
+    "turns_for_others",
+    "options",
+    "client",
+    "lease",
+    "on_busy",
+    "on_error",
+    "on_lost",
+    "crate",
 ];
 
 /// The names that other libraries use for these arguments.

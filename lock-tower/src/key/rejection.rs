@@ -12,6 +12,40 @@ use crate::body::{self, BoxError, ReplyBody};
 use crate::rejection::{LockRejection, Reason};
 
 /// The error of a key extractor: the request cannot be handled, with or without a lock.
+///
+/// # Examples
+///
+/// ```
+/// use http::request::Parts;
+/// use lock_core::{Key, key};
+/// use lock_tower::{ExtractKey, KeyRejection};
+///
+/// /// Locks `/orders/42` by the number in its path.
+/// #[derive(Clone)]
+/// struct OrderKey;
+///
+/// impl ExtractKey for OrderKey {
+///     async fn extract(&self, parts: &mut Parts) -> Result<Option<Key>, KeyRejection> {
+///         let Some(number) = parts.uri.path().strip_prefix("/orders/") else {
+///             return Err(KeyRejection::misconfigured("the layer is on a route without orders"));
+///         };
+///         let number: u64 = number
+///             .parse()
+///             .map_err(|_| KeyRejection::bad_request("the order has no number"))?;
+///         Ok(Some(key!("order:<number>")?)) // a bad key is 400 as well
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let (mut parts, ()) = http::Request::get("/orders/42").body(()).unwrap().into_parts();
+/// let key = OrderKey.extract(&mut parts).await.unwrap();
+/// assert_eq!(key.unwrap().as_str(), "order:42");
+///
+/// parts.uri = "/orders/x".parse().unwrap();
+/// assert!(OrderKey.extract(&mut parts).await.is_err());
+/// # }
+/// ```
 pub struct KeyRejection(pub(crate) Reply);
 
 /// What the client gets.

@@ -94,6 +94,9 @@ pub(super) enum Class {
     NotNow,
     /// The server says that it is not the one that has the locks. Its name may lead elsewhere.
     Misplaced,
+    /// The server says that the lock and its companions are not together, as on a cluster while
+    /// their slot is on its way.
+    Split,
     /// The server says that it did nothing, although it did something.
     HalfDone,
     /// The server does not say whether it executed the command.
@@ -283,6 +286,7 @@ impl Fault {
                 Some("NOAUTH" | "WRONGPASS") => Class::NoSuchUser,
                 Some("NOPERM" | "CROSSSLOT") => Class::Forbidden,
                 Some("WRONGTYPE") => Class::WrongType,
+                Some("TRYAGAIN") => Class::Split,
                 Some("NOSCRIPT") => Class::UnknownScript,
                 Some("ERR") if error.contains("unknown command") => Class::Forbidden,
                 Some("READONLY" | "MASTERDOWN" | "LOADING" | "MOVED" | "CLUSTERDOWN") => {

@@ -172,7 +172,7 @@ impl Operation {
     pub(super) fn allowed(self, class: Class, times: Times) -> &'static [End] {
         use Class::{
             Break, Darkness, Forbidden, Garbage, HalfDone, Harmless, Misplaced, NoSuchUser,
-            Nonsense, NotNow, Silence, UnknownScript, Vague, WrongType,
+            Nonsense, NotNow, Silence, Split, UnknownScript, Vague, WrongType,
         };
         use End::{Done, Lost, NotALock, NotInTime, Unavailable, Unknown};
         use LostReason::{Expired, TakenByOther};
@@ -188,6 +188,9 @@ impl Operation {
             // it is done.
             (Release, HalfDone, Once) => &[Done, NotInTime(Released::Expired)],
             (_, HalfDone, _) => self.allowed(NotNow, times),
+            // Without the queue, by the lock alone.
+            (Release, Split, Always) => &[Done],
+            (_, Split, _) => self.allowed(NotNow, times),
             // Another dial, and one more try.
             (TryLock | Extend, Misplaced, Once) => &[Done],
             (_, Misplaced, _) => self.allowed(NotNow, times),

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use lock_testkit::history::{Turn, check_but_within, handovers, misnumbered, overlaps};
+use lock_testkit::history::{Turn, check_but_within, hand_offs, misnumbered, overlaps};
 use lock_testkit::temp_dir;
 use tempfile::TempDir;
 
@@ -140,7 +140,7 @@ impl History {
             let _owners = check_but_within(key, in_time(entries), windows);
         }
         self.check_numbers();
-        self.handovers()
+        self.hand_offs()
     }
 
     /// Asserts what holds even if the server forgets: no turn began after its deadline unless its
@@ -157,6 +157,34 @@ impl History {
         }
     }
 
+    /// As [`check`](Self::check), of keys that begin so.
+    pub(crate) fn check_of(&self, prefix: &str) {
+        for (key, entries) in &self.turns {
+            if key.starts_with(prefix) {
+                let _owners = check_but_within(key, in_time(entries), &[]);
+            }
+        }
+    }
+
+    /// For how long turns on keys that begin so overlapped, by pair.
+    pub(crate) fn overlaps_of(&self, prefix: &str) -> Vec<Duration> {
+        let on_keys = self.turns.iter().filter(|(key, _)| key.starts_with(prefix));
+        let pairs = on_keys.flat_map(|(_, entries)| overlaps(&turns(entries)));
+        let nanos = pairs.map(|(one, two)| one.end().min(two.end()).saturating_sub(two.enter));
+        nanos.map(|nanos| Duration::from_nanos(nanos.try_into().unwrap())).collect()
+    }
+
+    /// The turns of each process that came to their end, by its id.
+    pub(crate) fn shares_by_process(&self) -> BTreeMap<u32, usize> {
+        self.pids.iter().copied().zip(self.shares.iter().copied()).collect()
+    }
+
+    /// Turns on keys that begin so.
+    pub(crate) fn turns_of(&self, prefix: &str) -> usize {
+        let on_keys = self.turns.iter().filter(|(key, _)| key.starts_with(prefix));
+        on_keys.map(|(_, entries)| entries.len()).sum()
+    }
+
     /// Pairs of turns that overlap. There must be none unless the server forgot a lock or misjudged
     /// time.
     pub(crate) fn overlaps(&self) -> usize {
@@ -164,8 +192,8 @@ impl History {
     }
 
     /// Turns that followed a turn of another process.
-    pub(crate) fn handovers(&self) -> usize {
-        self.turns.values().map(|entries| handovers(&in_time(entries))).sum()
+    pub(crate) fn hand_offs(&self) -> usize {
+        self.turns.values().map(|entries| hand_offs(&in_time(entries))).sum()
     }
 
     /// Outcomes that are unknown.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use lock_testkit::history::now;
-use lock_testkit::{Experiment, Line, RedisServer, Signal, ms};
+use lock_testkit::{Experiment, Line, Quorum, RedisCluster, RedisServer, Sentinels, Signal, ms};
 
 use crate::support::history::{Ground, History, Stop};
 use crate::support::worker::Worker;
@@ -12,6 +12,84 @@ use crate::support::worker::Worker;
 const STALL: u64 = 150;
 /// The machine does not stall in so many runs in a row unless it has no time for tests.
 const CALM_RUNS: usize = 3;
+
+/// The servers on which processes contend.
+pub(crate) trait Servers {
+    /// What the store is connected to.
+    fn urls(&self) -> String;
+
+    /// The keys of locks and queues, without those that stay.
+    fn leftovers(&self) -> Vec<String>;
+
+    /// Calls of lock scripts, by those servers that run.
+    fn script_calls(&self) -> u64;
+}
+
+impl Servers for RedisServer {
+    fn urls(&self) -> String {
+        self.url()
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        self.leftovers()
+    }
+
+    fn script_calls(&self) -> u64 {
+        self.script_calls()
+    }
+}
+
+impl Servers for RedisCluster {
+    fn urls(&self) -> String {
+        self.url()
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        confirmed(self.leftovers())
+    }
+
+    fn script_calls(&self) -> u64 {
+        calls(self.servers().iter())
+    }
+}
+
+impl Servers for Sentinels {
+    fn urls(&self) -> String {
+        self.url()
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        confirmed(self.server(self.master_by(0)).leftovers())
+    }
+
+    fn script_calls(&self) -> u64 {
+        calls(self.servers().iter())
+    }
+}
+
+impl Servers for Quorum {
+    fn urls(&self) -> String {
+        self.urls().join(" ")
+    }
+
+    fn leftovers(&self) -> Vec<String> {
+        self.servers().filter(|server| server.runs()).flat_map(RedisServer::leftovers).collect()
+    }
+
+    fn script_calls(&self) -> u64 {
+        calls(self.servers())
+    }
+}
+
+fn calls<'a>(servers: impl Iterator<Item = &'a RedisServer>) -> u64 {
+    servers.filter(|server| server.runs()).map(RedisServer::script_calls).sum()
+}
+
+/// Without what is written for replicas to confirm, which expires.
+fn confirmed(mut keys: Vec<String>) -> Vec<String> {
+    keys.retain(|key| !key.ends_with("}:w"));
+    keys
+}
 
 /// How the processes contend.
 #[derive(Clone, Copy)]
@@ -31,6 +109,11 @@ pub(crate) struct Workload {
     /// and hold for longer than it every other time, so that leases must be renewed. 0: there are
     /// none.
     pub(crate) renewed: u64,
+    /// Besides, so many tasks of each process share a key of their own, whose locks a replica has
+    /// to confirm.
+    pub(crate) confirmed: u64,
+    /// Behind the number in each key.
+    pub(crate) suffix: &'static str,
     /// What the lock protects: numbers in files, or in rows of a table.
     pub(crate) resource: &'static str,
     /// Whether the resource checks tokens.
@@ -50,8 +133,8 @@ pub(crate) type LoggedEvent = (&'static str, usize, fn(&History) -> usize);
 
 /// A workload that is running.
 #[derive(Debug)]
-pub(crate) struct Field {
-    pub(crate) server: RedisServer,
+pub(crate) struct Field<S = RedisServer> {
+    pub(crate) server: S,
     pub(crate) workers: Vec<Worker>,
     pub(crate) ground: Ground,
     pub(crate) end: Instant,
@@ -60,6 +143,8 @@ pub(crate) struct Field {
     events: &'static [LoggedEvent],
     args: Vec<String>,
     renewed: Duration,
+    /// A lock that the servers keep although it was released is free after this.
+    lasting: Duration,
     stops: Vec<Stop>,
     /// How long the server did not answer at most.
     stalled: Duration,
@@ -105,6 +190,8 @@ impl Workload {
             tasks: 8,
             work: 500,
             renewed: 0,
+            confirmed: 0,
+            suffix: "",
             resource: "file",
             fenced: false,
             bound: true,
@@ -141,13 +228,17 @@ impl Workload {
             round += 1;
             let words = outcome.words();
             assert!(outcome.stalled > STALL && round < CALM_RUNS, "run {round}: {words}");
-            let _handovers = outcome.history.check();
+            let _hand_offs = outcome.history.check();
             assert_eq!(outcome.lost_updates(), 0, "{words}");
         }
     }
 
     /// As [`run`](Self::run), on a running server.
-    pub(crate) fn run_on(&self, server: RedisServer, disturb: impl FnOnce(&mut Field)) -> Outcome {
+    pub(crate) fn run_on<S: Servers>(
+        &self,
+        server: S,
+        disturb: impl FnOnce(&mut Field<S>),
+    ) -> Outcome {
         let ground = Ground::new(self.name);
         let args = vec![
             format!("ttl={}", self.ttl),
@@ -156,16 +247,29 @@ impl Workload {
             format!("keys={}", self.keys),
             format!("work={}", self.work),
             format!("renewed={}", self.renewed),
+            format!("confirmed={}", self.confirmed),
+            format!("suffix={}", self.suffix),
             format!("resource={}", self.resource),
             format!("fenced={}", u8::from(self.fenced)),
             format!("bound={}", u8::from(self.bound)),
             format!("dir={}", ground.path().display()),
         ];
-        let (renewed, events) = (ms(self.renewed), self.events);
+        let (renewed, lasting, events) = (ms(self.renewed), ms(self.ttl), self.events);
         let (workers, stops, stalled) = (Vec::new(), Vec::new(), Duration::ZERO);
         let (end, limit) = (Instant::now(), Instant::now());
-        let mut field =
-            Field { server, workers, ground, end, limit, events, args, renewed, stops, stalled };
+        let mut field = Field {
+            server,
+            workers,
+            ground,
+            end,
+            limit,
+            events,
+            args,
+            renewed,
+            lasting,
+            stops,
+            stalled,
+        };
         for _ in 0..self.processes {
             field.join();
         }
@@ -180,9 +284,14 @@ impl Workload {
     }
 }
 
-impl Field {
+impl<S: Servers> Field<S> {
+    fn start(&self, task: &str) -> Worker {
+        Worker::run(Worker::command(task, &self.server.urls()).args(&self.args))
+    }
+
     fn join(&mut self) {
-        self.workers.push(Worker::start(&self.server, "contend", &self.args));
+        let worker = self.start("contend");
+        self.workers.push(worker);
     }
 
     /// Kills a worker as by `kill -9`, and starts another one.
@@ -241,22 +350,6 @@ impl Field {
         true
     }
 
-    /// Lets the workload go on undisturbed until it is over.
-    pub(crate) fn wait(&mut self, experiment: &Experiment) {
-        while !self.is_over(ms(0), experiment) {
-            std::thread::sleep(ms(10));
-            let _pong: String = self.timed(|server| server.cli("PING"));
-        }
-    }
-
-    /// Sends a command, and measures how long the server takes to answer.
-    pub(crate) fn timed<T>(&mut self, command: impl FnOnce(&RedisServer) -> T) -> T {
-        let sent = Instant::now();
-        let answer = command(&self.server);
-        self.stalled = self.stalled.max(sent.elapsed());
-        answer
-    }
-
     fn lacks_an_event(&self, experiment: &Experiment) -> bool {
         let is_logged = |event| self.events.iter().any(|(logged, ..)| *logged == event);
         if experiment.lacks().any(|event| !is_logged(event)) {
@@ -290,10 +383,10 @@ impl Field {
             reports.push(worker.next().1);
             assert!(worker.ends_well());
         }
-        let counter = Worker::start(&self.server, "total", &self.args);
+        let counter = self.start("total");
         let total = counter.next().1.number("total");
-        // Abandoned claims are released within a second.
-        let patience = Instant::now() + ms(3_000);
+        // Abandoned claims are released within a second. What a failover brought back expires.
+        let patience = Instant::now() + ms(3_000) + self.lasting;
         let mut remains = self.server.leftovers();
         while !remains.is_empty() && Instant::now() < patience {
             std::thread::sleep(ms(20));
@@ -320,6 +413,24 @@ impl Field {
             history,
             reports,
         }
+    }
+}
+
+impl Field {
+    /// Lets the workload go on undisturbed until it is over.
+    pub(crate) fn wait(&mut self, experiment: &Experiment) {
+        while !self.is_over(ms(0), experiment) {
+            std::thread::sleep(ms(10));
+            let _pong: String = self.timed(|server| server.cli("PING"));
+        }
+    }
+
+    /// Sends a command, and measures how long the server takes to answer.
+    pub(crate) fn timed<T>(&mut self, command: impl FnOnce(&RedisServer) -> T) -> T {
+        let sent = Instant::now();
+        let answer = command(&self.server);
+        self.stalled = self.stalled.max(sent.elapsed());
+        answer
     }
 }
 

@@ -29,6 +29,9 @@ const STEP: Duration = Duration::from_millis(40);
 /// ttl, each on a key of its own.
 const RENEWED_KEYS: u64 = 2;
 
+/// The key whose locks a replica has to confirm.
+const CONFIRMED: &str = "c0";
+
 /// Longer than any release takes: the server answers again when a workload ends.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -63,7 +66,8 @@ struct Counts {
     failure: Option<Error>,
 }
 
-pub(crate) async fn run(client: &LockClient, args: &Args) {
+/// `confirmed`: a client that demands the confirmation of a replica.
+pub(crate) async fn run(client: &LockClient, confirmed: Option<&LockClient>, args: &Args) {
     let (tasks, keys) = (args.number("tasks"), args.number("keys"));
     let dir = PathBuf::from(args.text("dir"));
     let log = OpenOptions::new()
@@ -90,15 +94,23 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
     let (first, step) = if keys > tasks { (u64::from(std::process::id()), 1) } else { (0, 0) };
     for task in first..first + tasks {
         let (client, workload) = (client.clone(), Arc::clone(&workload));
-        let key = move |turn: u64| format!("k{}", (task + step * turn) % keys);
+        let suffix = args.text("suffix").to_owned();
+        let key = move |turn: u64| format!("k{}{suffix}", (task + step * turn) % keys);
         running.push(tokio::spawn(async move { workload.contend(&client, key, None).await }));
     }
     let renewed = args.millis("renewed");
     for number in 0..if renewed.is_zero() { 0 } else { RENEWED_KEYS } {
         let (client, workload) = (client.clone(), Arc::clone(&workload));
-        let key = move |_| format!("r{number}");
+        let suffix = args.text("suffix").to_owned();
+        let key = move |_| format!("r{number}{suffix}");
         running
             .push(tokio::spawn(async move { workload.contend(&client, key, Some(renewed)).await }));
+    }
+    for _ in 0..args.number("confirmed") {
+        let (client, workload) = (confirmed.unwrap().clone(), Arc::clone(&workload));
+        let suffix = args.text("suffix").to_owned();
+        let key = move |_| format!("{CONFIRMED}{suffix}");
+        running.push(tokio::spawn(async move { workload.contend(&client, key, None).await }));
     }
     // The test sends a line, or ends.
     drop(BufReader::new(tokio::io::stdin()).lines().next_line().await);
@@ -108,8 +120,10 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
         all.add(task.await.unwrap());
     }
     // A process that exits with pending releases would leave their keys.
-    let drained = client.drain(DRAIN_LIMIT).await;
-    assert!(drained.is_clean(), "{drained:?}");
+    for client in [Some(client), confirmed].into_iter().flatten() {
+        let drained = client.drain(DRAIN_LIMIT).await;
+        assert!(drained.is_clean(), "{drained:?}");
+    }
     let Counts { busy, lost, failed, unknown, late, overrun, failure } = all;
     let stalled = workload.stalled.load(Ordering::Relaxed);
     say(&format!(
@@ -120,8 +134,10 @@ pub(crate) async fn run(client: &LockClient, args: &Args) {
 
 /// Prints the sum of the numbers.
 pub(crate) fn total(args: &Args) {
-    let keys = (0..args.number("keys")).map(|number| format!("k{number}"));
-    let keys = keys.chain((0..RENEWED_KEYS).map(|number| format!("r{number}")));
+    let suffix = args.text("suffix");
+    let keys = (0..args.number("keys")).map(|number| format!("k{number}{suffix}"));
+    let keys = keys.chain((0..RENEWED_KEYS).map(|number| format!("r{number}{suffix}")));
+    let keys = keys.chain([format!("{CONFIRMED}{suffix}")]);
     say(&format!("total={}", Resource::open(args).total(keys)));
 }
 

@@ -14,9 +14,11 @@ mod report;
 mod resource;
 mod serve;
 
-use lock_core::store::RedisStore;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::store::{self, RedisStore, Store};
 use lock_core::{LockClient, LockOptions};
-use lock_testkit::is_due;
 
 use self::args::Args;
 
@@ -31,7 +33,14 @@ async fn main() {
     let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
     match args.task() {
         "hold" => hold::run(&client, &args).await,
-        "contend" => contend::run(&client, &args).await,
+        "contend" if args.number("confirmed") > 0 => {
+            // A replica may be away at the start.
+            let store = RedisStore::builder(args.text("url")).with_replica_acks(1);
+            let store = store.connect_lazy().unwrap();
+            let confirmed = LockClient::builder(store).with_defaults(defaults).build().unwrap();
+            contend::run(&client, Some(&confirmed), &args).await;
+        }
+        "contend" => contend::run(&client, None, &args).await,
         "leave" => leave::run(&client, &args).await,
         "bodies" => bodies::run(&client, &args).await,
         "serve" => serve::run(&client, &args).await,
@@ -39,13 +48,19 @@ async fn main() {
     }
 }
 
-/// Connects, in another attempt if a busy machine answered too late.
-async fn connect(url: &str) -> RedisStore {
-    let mut attempts = 0;
-    loop {
-        match RedisStore::connect(url).await {
-            Err(error) if error.is_unknown() && is_due(attempts, 1, false) => attempts += 1,
+/// More than a server that an experiment stops, or a busy machine, answers too late.
+const ATTEMPTS: usize = 10;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+
+/// Connects, in another attempt if the server answered too late.
+async fn connect(urls: &str) -> Arc<dyn Store> {
+    for _ in 1..ATTEMPTS {
+        match store::connect(urls).await {
+            Err(error) if error.is_unknown() || error.is_unavailable() => {
+                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+            }
             store => return store.unwrap(),
         }
     }
+    store::connect(urls).await.unwrap()
 }

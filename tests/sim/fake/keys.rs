@@ -43,6 +43,7 @@ impl Keys {
             "SET" | "ZREM" | "PEXPIRE" => (3, true),
             "ZSCORE" | "ZRANK" => (3, false),
             "ZADD" | "ZRANGE" | "ZRANGEBYSCORE" => (4, true),
+            "ZCOUNT" => (4, false),
             _ => return None,
         };
         if args.len() < least || args.len() > least && !more {
@@ -62,6 +63,7 @@ impl Keys {
             "PEXPIRE" => self.pexpire(args, now_ms),
             "ZADD" => self.zadd(args),
             "ZREM" => self.zrem(args),
+            "ZCOUNT" => self.zcount(args),
             "ZCARD" => self.sorted(&args[1]).map(|all| Reply::Int(all.len() as i64)),
             "ZSCORE" => self.find(args).map(|found| match found {
                 Some((_, score)) => Reply::bulk(number(score)),
@@ -265,6 +267,17 @@ impl Keys {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let chosen = chosen.skip(usize::try_from(skip).unwrap_or(usize::MAX)).take(limit);
         Ok(Reply::Array(chosen.map(|(member, _)| Reply::Bulk(member)).collect()))
+    }
+
+    fn zcount(&self, args: Args<'_>) -> Answer {
+        const BOUNDS: &str = "ERR min or max is not a float";
+        let least = args[2].strip_prefix(b"(");
+        let is_beyond = least.is_some();
+        let least = float(least.unwrap_or(&args[2])).ok_or(BOUNDS)?;
+        let most = float(&args[3]).ok_or(BOUNDS)?;
+        let all = self.sorted(&args[1])?;
+        let counts = |score: f64| score <= most && score >= least && !(is_beyond && score <= least);
+        Ok(Reply::Int(all.iter().filter(|(_, score)| counts(*score)).count() as i64))
     }
 
     fn zpopmin(&mut self, key: &[u8]) -> Answer {

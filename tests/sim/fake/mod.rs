@@ -43,6 +43,10 @@ struct Core {
     origin: Instant,
     /// What was added to the clock by steps.
     stepped_us: i64,
+    /// When it started, by its clock, and how often it did; `None`: it does not tell.
+    process: Option<(u64, u64)>,
+    /// Tells servers apart.
+    number: u64,
     /// The clock does not move while a command is executed.
     now_us: u64,
     subscribers: BTreeMap<u64, Subscriber>,
@@ -87,6 +91,8 @@ impl Fake {
             traits,
             origin: Instant::now(),
             stepped_us: 0,
+            process: None,
+            number: 0,
             now_us: EPOCH_US,
             subscribers: BTreeMap::new(),
             told: Vec::new(),
@@ -111,7 +117,10 @@ impl Fake {
         let mut core = self.core();
         let now_ms = core.clock_us() / 1_000;
         let names = core.keys.names(now_ms);
-        names.into_iter().filter(|name| !name.ends_with(":fence")).collect()
+        let stays = |name: &String| {
+            name.ends_with(":fence") || name.ends_with(":born") || name.contains(":{0}:n:")
+        };
+        names.into_iter().filter(|name| !stays(name)).collect()
     }
 
     /// In how many microseconds of the server's clock a key expires.
@@ -142,8 +151,17 @@ impl Fake {
             let mut core = self.core();
             core.keys = Keys::default();
             core.subscribers.clear();
+            let now_us = core.clock_us();
+            core.process = core.process.map(|(_, starts)| (now_us, starts + 1));
         }
         self.0.scripts.lock().unwrap().forget_all();
+    }
+
+    /// Tells its clients of its process, which started so long ago on server `number`.
+    pub(crate) fn tell_process(&self, number: u64, age: Duration) {
+        let mut core = self.core();
+        let started_us = core.clock_us() - age.as_micros() as u64;
+        (core.process, core.number) = (Some((started_us, 1)), number);
     }
 
     /// Forgets the scripts, as `SCRIPT FLUSH` makes it.
@@ -258,7 +276,7 @@ impl Core {
                 ])
             }
             "PING" => Reply::Status("PONG"),
-            "INFO" => Reply::bulk("role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"),
+            "INFO" => Reply::bulk(self.info()),
             "PUBLISH" => self.publish(&args[1], &args[2]),
             _ => self.keys.run(args, self.now_us / 1_000).unwrap_or_else(|| {
                 let name = String::from_utf8_lossy(&args[0]);
@@ -270,6 +288,18 @@ impl Core {
                 ))
             }),
         }
+    }
+
+    fn info(&self) -> String {
+        let mut info = "role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n".to_owned();
+        if let Some((started_us, starts)) = self.process {
+            let up = (self.now_us / 1_000_000).saturating_sub(started_us / 1_000_000);
+            info += &format!(
+                "run_id:{:032x}{starts:08x}\r\nuptime_in_seconds:{up}\r\nevicted_keys:0\r\n",
+                self.number
+            );
+        }
+        info
     }
 
     fn hello(&self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {

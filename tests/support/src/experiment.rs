@@ -40,6 +40,8 @@ pub struct Experiment {
     fault: &'static str,
     runs: u64,
     events: BTreeMap<&'static str, u64>,
+    /// In milliseconds.
+    spans: BTreeMap<&'static str, Vec<u64>>,
     /// Events that are counted when the experiment is over.
     last: Vec<&'static str>,
     rounds: usize,
@@ -58,7 +60,17 @@ impl Experiment {
         events: &[&'static str],
     ) -> Self {
         let events = events.iter().map(|event| (*event, 0)).collect();
-        Self { number, name, fault, runs: 0, events, last: Vec::new(), rounds: 0, finished: false }
+        Self {
+            number,
+            name,
+            fault,
+            runs: 0,
+            events,
+            spans: BTreeMap::new(),
+            last: Vec::new(),
+            rounds: 0,
+            finished: false,
+        }
     }
 
     /// These events are counted when the experiment is over, so it does not wait for them.
@@ -99,6 +111,12 @@ impl Experiment {
         *self.events.get_mut(event).unwrap() += count as u64;
     }
 
+    /// Records how long something took. The report shows the median and the longest.
+    pub fn took(&mut self, what: &'static str, span: Duration) {
+        let millis = u64::try_from(span.as_millis()).unwrap();
+        self.spans.entry(what).or_default().push(millis);
+    }
+
     /// Ends it: all that was promised was checked, and holds.
     ///
     /// # Panics
@@ -124,7 +142,7 @@ impl Drop for Experiment {
         let Some(path) = std::env::var_os(REPORT) else { return };
         let line = json!({
             "experiment": self.number, "name": self.name, "fault": self.fault, "runs": self.runs,
-            "events": self.events, "violations": u64::from(!self.finished),
+            "events": self.events, "spans": self.spans, "violations": u64::from(!self.finished),
         });
         // In one write: other processes add lines, too.
         let file = OpenOptions::new().append(true).create(true).open(path);

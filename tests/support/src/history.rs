@@ -125,7 +125,7 @@ pub fn misnumbered(turns: &[Turn], is_grant: impl Fn(&Turn) -> bool) -> Vec<(Tur
 
 /// How many turns followed a turn of another owner.
 #[must_use]
-pub fn handovers(turns: &[Turn]) -> usize {
+pub fn hand_offs(turns: &[Turn]) -> usize {
     by_enter(turns).windows(2).filter(|pair| pair[0].owner != pair[1].owner).count()
 }
 
@@ -182,8 +182,13 @@ impl Turns {
         }
         let fence = guard.fencing_token().get();
         let turn = Turn { owner, requested: enter, enter, exit: now(), deadline, fence };
-        self.0.lock().unwrap().push(turn);
+        self.push(turn);
         guard.release().await
+    }
+
+    /// Records a turn.
+    pub fn push(&self, turn: Turn) {
+        self.0.lock().unwrap().push(turn);
     }
 
     /// How many turns have ended.
@@ -222,7 +227,7 @@ mod tests {
     fn consecutive_turns_pass_and_their_owners_are_in_order() {
         let other = Turn { owner: 1, ..turn(10, 20, 2) };
         let turns = vec![turn(20, 30, 3), other, turn(0, 10, 1)];
-        assert_eq!(handovers(&turns), 2);
+        assert_eq!(hand_offs(&turns), 2);
         assert_eq!(check("k", turns), [0, 1, 0]);
     }
 

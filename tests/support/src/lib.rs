@@ -25,6 +25,7 @@
     let_underscore_drop
 )]
 
+mod alone;
 mod child;
 mod experiment;
 mod fencing;
@@ -40,6 +41,7 @@ mod scale;
 mod skip;
 mod wait;
 
+pub use self::alone::alone;
 pub use self::child::{ChildProcess, Line, NotReady};
 pub use self::experiment::{Experiment, REPORT, is_due};
 pub use self::fencing::set_if_newer;
@@ -49,8 +51,10 @@ pub use self::port::free_port;
 pub use self::process::{Signal, send_signal, stdin_closed};
 pub use self::proxy::{Action, Gate, Message, Proxy, Rule, RuleBuilder};
 pub use self::redis::{
-    Cli, RedisBuilder, RedisServer, StartError, classify, client, client_with, documented_user,
-    redis_server, run_standalone,
+    Cli, DAMAGE, DAMAGED, FailOver, Migration, Monitor, Quorum, REDIS_SERVER, RedisBuilder,
+    RedisCluster, RedisServer, ScriptCall, Sentinels, SentinelsBuilder, StartError, classify,
+    client, client_with, documented_cluster_user, documented_sentinel_user, documented_user,
+    redis_server, run_cluster, run_quorum, run_sentinels, run_standalone,
 };
 pub use self::rng::Rng;
 pub use self::scale::{number, scale};

@@ -8,6 +8,8 @@ pub enum Op {
     Acquire,
     /// A renewal or extension.
     Renew,
+    /// A claim or a renewal on a member of a quorum.
+    Vote,
     /// A release.
     Release,
     /// The request for RESP3, with which a handshake begins.
@@ -16,6 +18,8 @@ pub enum Op {
     Time,
     /// The request for the kind of server, with which the check at the start begins.
     Info,
+    /// The name of a connection.
+    Client,
     /// The subscription of an inbox.
     Subscribe,
     /// A message on its way to the inbox of a client: not a command, but sent by the server.

@@ -5,10 +5,10 @@ use std::io;
 use std::process::Child;
 use std::task::Poll;
 
+use flume::Receiver;
 pub use rustix::process::Signal;
 use rustix::process::{Pid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 
 /// Sends `signal` to a process that this test started and has not reaped.
 pub fn send_signal(child: &Child, signal: Signal) {
@@ -17,15 +17,23 @@ pub fn send_signal(child: &Child, signal: Signal) {
 
 /// Ready when standard input closes, and so when the process that holds the other end has ended.
 pub fn stdin_closed() -> impl Future<Output = ()> + Send + 'static {
-    let (sender, closed) = oneshot::channel::<()>();
+    let (_, closed) = stdin_lines();
+    async move { while closed.recv_async().await.is_ok() {} }
+}
+
+/// The lines of standard input, and a channel that is closed as soon as standard input closes, for
+/// a caller that may be busy with a line then.
+pub(crate) fn stdin_lines() -> (Receiver<String>, Receiver<()>) {
+    let (sender, lines) = flume::unbounded();
+    let (open, closed) = flume::bounded(0);
     // A thread, because a runtime does not shut down while it reads standard input.
     std::thread::spawn(move || {
-        io::copy(&mut io::stdin().lock(), &mut io::sink()).ok();
-        drop(sender);
+        let _open = open;
+        for line in io::stdin().lines().map_while(Result::ok) {
+            sender.send(line).ok();
+        }
     });
-    async {
-        closed.await.ok();
-    }
+    (lines, closed)
 }
 
 /// Ready when a signal asks this process to end: Ctrl-C, `kill`, or a closed terminal.

@@ -5,13 +5,14 @@ mod user;
 mod watch;
 
 use axum::Json;
-use axum::extract::{Path, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use lock_core::{Lease, LockClient, key};
-use lock_tower::{LockLayer, PartsKey};
+use lock_tower::{Console, LockLayer, PartsKey};
 use tower_http::cors::CorsLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
@@ -27,18 +28,19 @@ pub const PAGE_VOUCHERS: [&str; 3] = ["page-none", "page-macro", "page-layer"];
 
 /// All routes of an instance.
 ///
-/// `peers` are the origins of other instances: their pages may press this one's buttons.
+/// `peers` are the origins of other instances: their pages may press this one's buttons. The
+/// `console` shows the locks at `/locks`; a service would put its authentication around it.
 pub fn router(
     service: OrderService,
     db: Database,
     locks: LockClient,
     name: HeaderValue,
     peers: Vec<HeaderValue>,
+    console: Option<Console>,
 ) -> Router {
     orders(service, locks)
         .merge(watch::router(db, &name, &peers))
         .route("/", get(|| async { Html(include_str!("../../page/index.html")) }))
-        .layer(SetResponseHeaderLayer::overriding(INSTANCE_HEADER, name))
         .layer(
             CorsLayer::new()
                 .allow_origin(peers)
@@ -46,6 +48,23 @@ pub fn router(
                 .allow_headers([USER_HEADER])
                 .expose_headers([INSTANCE_HEADER]),
         )
+        // After the layer above, so outside of it: other origins have no business there.
+        .merge(console.map_or_else(Router::new, |console| {
+            let console: Router = console.into_router();
+            Router::new().nest_service("/locks", console.layer(from_fn(by_local_name)))
+        }))
+        .layer(SetResponseHeaderLayer::overriding(INSTANCE_HEADER, name))
+}
+
+/// Refuses names other than this machine's own. A page of another site, under a name that resolves
+/// to the loopback address, would else be of the console's origin.
+async fn by_local_name(request: Request, next: Next) -> Result<Response, StatusCode> {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let name = host.map(|host| host.rsplit_once(':').map_or(host, |(name, _port)| name));
+    match name {
+        Some("127.0.0.1" | "localhost" | "[::1]") => Ok(next.run(request).await),
+        _ => Err(StatusCode::NOT_FOUND),
+    }
 }
 
 /// The three ways to order.

@@ -4,14 +4,23 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 
 use lock_core::key;
+use lock_tower::Console;
 use seckill::routes::{INSTANCE_HEADER, USER_HEADER, router};
 use tower::ServiceExt;
 
 use crate::support::{Shop, VOUCHER};
 
 async fn send(shop: &Shop, request: Request<Body>) -> Response<Body> {
+    send_with(shop, None, request).await
+}
+
+async fn send_with(
+    shop: &Shop,
+    console: Option<Console>,
+    request: Request<Body>,
+) -> Response<Body> {
     let name = HeaderValue::from_static("here");
-    router(shop.service.clone(), shop.db.clone(), shop.locks.clone(), name, Vec::new())
+    router(shop.service.clone(), shop.db.clone(), shop.locks.clone(), name, Vec::new(), console)
         .oneshot(request)
         .await
         .unwrap()
@@ -63,10 +72,42 @@ async fn every_answer_names_its_instance() {
         (order("macro", &["7"]), StatusCode::GONE),
         (order("macro", &[]), StatusCode::UNAUTHORIZED),
         (Request::get("/").body(Body::empty()).unwrap(), StatusCode::OK),
+        // Without a console.
+        (Request::get("/locks").body(Body::empty()).unwrap(), StatusCode::NOT_FOUND),
         (Request::get("/vouchers/nothing").body(Body::empty()).unwrap(), StatusCode::NOT_FOUND),
     ] {
         let response = send(&shop, request).await;
         assert_eq!(response.status(), status);
         assert_eq!(response.headers()[INSTANCE_HEADER], "here");
+    }
+}
+
+/// A name of another site may resolve to the loopback address, and its pages would then be of the
+/// console's origin.
+#[tokio::test]
+async fn console_answers_only_to_names_of_this_machine() {
+    let shop = Shop::with_stock(0).await;
+    for (host, status) in [
+        (Some("127.0.0.1:3001"), StatusCode::OK),
+        (Some("localhost"), StatusCode::OK),
+        (Some("[::1]:3001"), StatusCode::OK),
+        (Some("evil.example:3001"), StatusCode::NOT_FOUND),
+        (Some("127.0.0.1.evil.example"), StatusCode::NOT_FOUND),
+        (None, StatusCode::NOT_FOUND),
+    ] {
+        for path in ["/locks", "/locks/", "/locks/release"] {
+            let mut request = Request::get(path).body(Body::empty()).unwrap();
+            if let Some(host) = host {
+                request.headers_mut().insert("host", HeaderValue::from_static(host));
+            }
+            let console = lock_tower::console(shop.locks.clone()).allow_force_release();
+            let found = send_with(&shop, Some(console), request).await.status();
+            let of_get = if path.ends_with("release") && status == StatusCode::OK {
+                StatusCode::METHOD_NOT_ALLOWED
+            } else {
+                status
+            };
+            assert_eq!(found, of_get, "{host:?} {path}");
+        }
     }
 }

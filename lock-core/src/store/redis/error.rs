@@ -1,4 +1,21 @@
 //! What Redis and redis-rs report, in this crate's terms.
+//!
+//! After a command without a usable reply two questions count: may the server have executed it, or
+//! do so later? And can another attempt help? A [`Fault`] answers both:
+//!
+//! - [`Fault::of`] tells errors of the server from those of the connection. A command that was
+//!   [not sent](Fault::NotSent) did nothing. Without a reply, or with one that no script sends, it
+//!   may have been executed.
+//! - A [refusal](Fault::Refused) is judged by its code. Most codes say that the command [had no
+//!   effect](Fault::is_without_effect), and `OOM` says [nearly that](Fault::is_undone). One that is
+//!   not listed may be that of a script that stopped half-way, so its outcome is unknown.
+//! - Some codes say how to go on: with [another server](Fault::is_by_wrong_server), with [each
+//!   command alone](Fault::is_about_one_key), or [not at all](Fault::is_permanent).
+//! - As the [`Error`] of a user, a fault is unavailable if nothing was done that counts, else
+//!   unknown; never busy. It repeats [nothing secret](discreet) of what the server said.
+//!
+//! The same refusal is worded differently by Redis 6.2, by later versions and by other servers.
+//! [`Fault::refused`] and [`code`] bring it into one form first.
 
 use std::iter::successors;
 
@@ -20,6 +37,48 @@ pub(super) enum Fault {
     Refused(RedisError),
     /// The server replied something that none of the scripts does.
     Garbled,
+    /// The command was executed, and too few replicas confirmed it.
+    Unconfirmed(Error),
+}
+
+/// Why a server does not execute a command that another one would, or that it would itself later.
+/// The command had no effect.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Elsewhere {
+    /// `MOVED`: another node of the cluster has the slot from now on.
+    Moved,
+    /// `ASK`: the slot is on its way to another node, and this one has none of the keys. The other
+    /// node is to execute this command alone.
+    Moving,
+    /// `TRYAGAIN`: the slot is on its way, and only some of the keys are here.
+    Split,
+    /// `CLUSTERDOWN`, `LOADING`, `MASTERDOWN`, `READONLY`: this is not, or not yet, the server that
+    /// has the locks. Its name may lead elsewhere by now.
+    WrongServer,
+    /// `NOREPLICAS`: it has too few replicas for a write.
+    NotNow,
+    /// `CROSSSLOT`: the keys are in several slots, which is a mistake of this crate.
+    Never,
+}
+
+/// What each of these codes says.
+const ELSEWHERE: [(&str, Elsewhere); 9] = [
+    ("ASK", Elsewhere::Moving),
+    ("CLUSTERDOWN", Elsewhere::WrongServer),
+    ("CROSSSLOT", Elsewhere::Never),
+    ("LOADING", Elsewhere::WrongServer),
+    ("MASTERDOWN", Elsewhere::WrongServer),
+    ("MOVED", Elsewhere::Moved),
+    ("NOREPLICAS", Elsewhere::NotNow),
+    ("READONLY", Elsewhere::WrongServer),
+    ("TRYAGAIN", Elsewhere::Split),
+];
+
+impl Elsewhere {
+    fn of(error: &RedisError) -> Option<Self> {
+        let code = code(error)?;
+        ELSEWHERE.iter().find(|(known, _)| *known == code).map(|(_, elsewhere)| *elsewhere)
+    }
 }
 
 impl Fault {
@@ -34,12 +93,17 @@ impl Fault {
 
     /// The server replied with `error`.
     pub(super) fn refused(error: impl Into<RedisError>) -> Self {
-        Self::Refused(without_place(error.into()))
+        Self::Refused(without_line(error.into()))
     }
 
     /// The connection is gone.
     pub(super) fn gone() -> Self {
         Self::Broken(Error::plain(ErrorKind::Unknown, BROKEN))
+    }
+
+    /// The server that replied does not have the lock any more.
+    pub(super) fn replaced() -> Self {
+        Self::Broken(Error::plain(ErrorKind::Unknown, REPLACED))
     }
 
     /// No reply from `server` in time.
@@ -61,17 +125,19 @@ impl Fault {
     /// What this means for a command that was to follow, and was not sent.
     pub(super) fn before_the_call(self) -> Self {
         match self {
-            Self::Broken(_) | Self::Silent(_) | Self::Garbled => {
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled | Self::Unconfirmed(_) => {
                 Self::NotSent(Error::from(self).before_the_call())
             }
             Self::NotSent(_) | Self::Refused(_) => self,
         }
     }
 
-    /// Whether no part of the command's effect took place, though something else may have changed:
-    /// without memory the scripts get no further than their first write.
+    /// Whether no part of the command's effect counts, though something may have changed: without
+    /// memory the scripts get no further than their first write, and a grant that replicas do not
+    /// confirm is none.
     pub(super) fn is_undone(&self) -> bool {
         self.is_without_effect()
+            || matches!(self, Self::Unconfirmed(_))
             || matches!(self, Self::Refused(error) if code(error) == Some("OOM"))
     }
 
@@ -79,13 +145,53 @@ impl Fault {
     /// primary that was demoted, for instance. The command had no effect. Its name may lead
     /// elsewhere by now.
     pub(super) fn is_by_wrong_server(&self) -> bool {
-        const CODES: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "MOVED", "CLUSTERDOWN"];
-        matches!(self, Self::Refused(error) if code(error).is_some_and(|it| CODES.contains(&it)))
+        matches!(self.elsewhere(), Some(Elsewhere::WrongServer | Elsewhere::Moved))
+    }
+
+    /// Why the server does not execute the command, if another one would, or it would later.
+    pub(super) fn elsewhere(&self) -> Option<Elsewhere> {
+        match self {
+            Self::Refused(error) => Elsewhere::of(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the server said it, rather than that there is none.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn is_by_the_server(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Unconfirmed(_))
+    }
+
+    /// What the server said behind the code.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn words(&self) -> Option<&str> {
+        match self {
+            Self::Refused(error) => error.detail(),
+            _ => None,
+        }
+    }
+
+    /// Whether the slot of the command has left, or is about to leave, this node of a cluster.
+    pub(super) fn is_in_another_place(&self) -> bool {
+        self.is_on_its_way() || self.elsewhere() == Some(Elsewhere::Moved)
+    }
+
+    /// Whether the slot of the command is on its way to another node of a cluster.
+    pub(super) fn is_on_its_way(&self) -> bool {
+        matches!(self.elsewhere(), Some(Elsewhere::Moving | Elsewhere::Split))
+    }
+
+    /// Whether the keys of the command are on two nodes.
+    pub(super) fn is_split(&self) -> bool {
+        self.elsewhere() == Some(Elsewhere::Split)
     }
 
     /// Whether the server refused the call because of one of its keys, before it did anything.
     pub(super) fn is_about_one_key(&self) -> bool {
-        matches!(self, Self::Refused(error) if is_about_the_call(error) && is_about_a_key(error))
+        // Of several keys in a slot that is on its way, each is on one of the nodes.
+        self.is_on_its_way()
+            || matches!(self, Self::Refused(error)
+                if is_about_the_call(error) && is_about_a_key(error))
     }
 
     /// Whether a retry cannot help until an operator changes the configuration.
@@ -96,8 +202,11 @@ impl Fault {
             }
             Self::NotSent(error) if error.kind() == ErrorKind::NoRuntime => true,
             Self::NotSent(error) => error.cause().is_some_and(|cause| {
-                cause.is::<UnusableServer>() || cause.downcast_ref().is_some_and(is_forbidden)
+                cause.is::<UnusableServer>()
+                    || cause.is::<UnknownMaster>()
+                    || cause.downcast_ref().is_some_and(is_forbidden)
             }),
+            Self::Unconfirmed(error) => error.is_permanent(),
             Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
         }
     }
@@ -107,35 +216,22 @@ impl Fault {
         match self {
             Self::NotSent(_) => true,
             Self::Refused(error) if is_about_the_call(error) => true,
+            Self::Refused(error) if Elsewhere::of(error).is_some() => true,
             Self::Refused(error) => matches!(
                 code(error),
                 Some(
-                    "ASK"
-                        | "BUSY"
-                        | "CLUSTERDOWN"
-                        | "CROSSSLOT"
-                        | "LOADING"
-                        | "LOCK"
-                        | "MASTERDOWN"
-                        | "MISCONF"
-                        | "MOVED"
-                        | "NOAUTH"
-                        | "NOREPLICAS"
-                        | "NOSCRIPT"
-                        | "READONLY"
-                        | "TRYAGAIN"
-                        | "WRONGPASS"
-                        | "WRONGTYPE"
+                    "BUSY" | "LOCK" | "MISCONF" | "NOAUTH" | "NOSCRIPT" | "WRONGPASS" | "WRONGTYPE"
                 )
             ),
-            Self::Broken(_) | Self::Silent(_) | Self::Garbled => false,
+            Self::Broken(_) | Self::Silent(_) | Self::Garbled | Self::Unconfirmed(_) => false,
         }
     }
 }
 
 /// A claim uses the queue as well, and the server does not say which of the two it was.
-const FOREIGN: &str = "the lock, or the queue of its waiters, holds a value of another type";
+const ANOTHER_TYPE: &str = "the lock, or the queue of its waiters, holds a value of another type";
 const BROKEN: &str = "the connection to redis broke before the reply came";
+const REPLACED: &str = "another node of the cluster has the lock than the one that replied";
 
 /// How servers begin the error about a command of a script that is not permitted.
 const IN_A_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
@@ -143,14 +239,14 @@ const IN_A_SCRIPT: [&str; 2] = ["The user executing the script can't", "ACL fail
 /// The error of a command in a script, as Redis 7.0 words it. Redis 6.2 puts the line of the script
 /// before the code, as in `@user_script: 15: -OOM command not allowed`, and does so again, after
 /// `ERR Error running script (call to f_59ee): `, if the script did not catch the error.
-fn without_place(error: RedisError) -> RedisError {
+fn without_line(error: RedisError) -> RedisError {
     let (Some(code), Some(detail)) = (error.code(), error.detail()) else { return error };
     let text = format!("{code} {detail}");
     let told = match text.strip_prefix("ERR Error running script ") {
         Some(uncaught) => uncaught.split_once("): ").map_or(uncaught, |(_, told)| told),
         None => &text,
     };
-    let inner = successors(behind_place(told), |rest| behind_place(rest)).last();
+    let inner = successors(behind_line(told), |rest| behind_line(rest)).last();
     let Some(inner) = inner.map(|inner| inner.strip_prefix('-').unwrap_or(inner)) else {
         return error;
     };
@@ -162,8 +258,8 @@ fn without_place(error: RedisError) -> RedisError {
     }
 }
 
-/// What follows a place in a script, such as `@user_script:15: `, at the start of `text`.
-fn behind_place(text: &str) -> Option<&str> {
+/// What follows a line of a script, such as `@user_script:15: `, at the start of `text`.
+fn behind_line(text: &str) -> Option<&str> {
     let (line, rest) = text.strip_prefix("@user_script:")?.split_once(": ")?;
     line.trim_start().parse::<u32>().ok().map(|_| rest)
 }
@@ -193,15 +289,16 @@ fn is_about_the_call(error: &RedisError) -> bool {
 
 /// Whether the server refuses this user, or this use of it, whatever the key.
 fn is_forbidden(error: &RedisError) -> bool {
-    const CODES: [&str; 4] = ["CROSSSLOT", "NOAUTH", "NOPERM", "WRONGPASS"];
+    const CODES: [&str; 3] = ["NOAUTH", "NOPERM", "WRONGPASS"];
     code(error).is_some_and(|it| CODES.contains(&it))
+        || Elsewhere::of(error) == Some(Elsewhere::Never)
         || is_about_password(error)
         || is_unknown_command(error)
         || is_exhausted(error)
 }
 
 /// Whether the server does not know a command, perhaps because it was renamed.
-fn is_unknown_command(error: &RedisError) -> bool {
+pub(super) fn is_unknown_command(error: &RedisError) -> bool {
     let detail = error.detail().unwrap_or_default();
     error.code() == Some("ERR") && detail.starts_with("unknown command")
 }
@@ -222,6 +319,18 @@ impl std::fmt::Display for UnusableServer {
 }
 
 impl std::error::Error for UnusableServer {}
+
+/// The sentinels watch no master of the name in the URL.
+#[derive(Debug)]
+pub(super) struct UnknownMaster;
+
+impl std::fmt::Display for UnknownMaster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("their reply is: no such master with that name")
+    }
+}
+
+impl std::error::Error for UnknownMaster {}
 
 /// The error without secrets. Some servers repeat the beginning of an unknown command, which may
 /// hold keys, tokens or a password, and the names of users, keys and channels that lack a
@@ -261,6 +370,11 @@ pub(super) fn is_about_password(error: &RedisError) -> bool {
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
+/// Whether a permission is missing.
+pub(super) fn is_about_permission(error: &RedisError) -> bool {
+    code(error) == Some("NOPERM")
+}
+
 /// Whether a permission is missing for a key rather than for a command.
 pub(super) fn is_about_a_key(error: &RedisError) -> bool {
     code(error) == Some("NOPERM") && error.detail().is_some_and(|detail| detail.contains("key"))
@@ -270,7 +384,10 @@ impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
         let undone = fault.is_undone();
         match fault {
-            Fault::NotSent(error) | Fault::Broken(error) | Fault::Silent(error) => error,
+            Fault::NotSent(error)
+            | Fault::Broken(error)
+            | Fault::Silent(error)
+            | Fault::Unconfirmed(error) => error,
             Fault::Garbled => Self::plain(
                 ErrorKind::Unknown,
                 "redis sent a reply that no lock script sends: is there a proxy in between?",
@@ -288,7 +405,8 @@ impl Error {
         let error = discreet(error);
         let what = match code(&error) {
             Some("WRONGTYPE") => {
-                let error = redis::make_extension_error("WRONGTYPE".into(), Some(FOREIGN.into()));
+                let error =
+                    redis::make_extension_error("WRONGTYPE".into(), Some(ANOTHER_TYPE.into()));
                 return Self::wrong_type(error);
             }
             Some("LOCK") => "cannot mint a fencing token: check the fence counter key",
@@ -302,8 +420,12 @@ impl Error {
             Some("OOM") => "redis is out of memory",
             Some("LOADING") => "redis is loading its data",
             Some("MASTERDOWN") => "this redis server is a replica that lost its primary",
-            Some("CROSSSLOT" | "MOVED" | "CLUSTERDOWN") => {
-                "this redis server is a node of a cluster: connect to a single server"
+            Some("CLUSTERDOWN") => "the redis cluster does not serve the slot of this lock now",
+            Some("CROSSSLOT" | "MOVED" | "ASK") => {
+                "this redis server is a node of a cluster: write `redis+cluster://` in the URL"
+            }
+            Some("TRYAGAIN") => {
+                "the slot of this lock is on its way to another node of the cluster"
             }
             Some("ERR") if is_unknown_command(&error) => {
                 "redis does not know a command that locks need: was it renamed, or are scripts \
@@ -350,6 +472,24 @@ mod tests {
             let fault = refused(code, detail);
             assert!(!fault.is_without_effect() && fault.is_permanent(), "{code} {detail}");
         }
+    }
+
+    #[test]
+    fn command_that_belongs_elsewhere_had_no_effect() {
+        for (code, elsewhere) in ELSEWHERE {
+            let fault = refused(code, "3999 127.0.0.1:6381");
+            assert_eq!(fault.elsewhere(), Some(elsewhere));
+            assert!(fault.is_without_effect() && fault.is_undone(), "{code}");
+            assert!(!Error::from(fault).is_unknown(), "{code}");
+        }
+        let wrong = ["CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "READONLY"];
+        for (code, _) in ELSEWHERE {
+            let fault = refused(code, "");
+            assert_eq!(fault.is_by_wrong_server(), wrong.contains(&code), "{code}");
+        }
+        assert!(refused("TRYAGAIN", "").is_split() && refused("TRYAGAIN", "").is_on_its_way());
+        assert!(!refused("ASK", "").is_split() && refused("ASK", "").is_on_its_way());
+        assert_eq!(refused("OOM", "").elsewhere(), None);
     }
 
     #[test]
@@ -417,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_only_resembles_a_place_is_left_as_it_is() {
+    fn text_that_only_resembles_a_line_is_left_as_it_is() {
         for (code, detail) in [
             ("ERR", "Error running script (call to f_59eeafb2): out of stack"),
             ("ERR", "upstream @user_script: 1: -OOM"),

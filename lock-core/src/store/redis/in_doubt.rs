@@ -2,24 +2,37 @@
 //!
 //! A claim without a reply may have been executed, or may be executed later. A token that waits has
 //! a place in a queue, so the server may grant it the lock without another claim. Both are recorded
-//! here, by token, until a release ends them.
+//! here, by token. A record ends with
+//!
+//! - a release that is final;
+//! - the grant, unless a claim has no reply: a token with the lock has no place;
+//! - time: once nothing of the token can be left, the next sweep removes its record.
 //!
 //! A release is final only if no claim of its token can be executed after it:
 //!
 //! - One connection executes commands in order. A release with a reply there has passed every claim
 //!   that was sent there before it.
 //! - A claim that was sent on another connection may be executed until the server's clock passes
-//!   the time after which it is void. Until then the token is released again.
+//!   the time after which it is void. Until then the token is released again. If the release went
+//!   to another server, whose clock says nothing about that, until this client's clock has passed
+//!   it for certain.
 //!
 //! A claim is recorded as unanswered when its [`SentClaim`] is dropped without a reply, so also
 //! when the caller's future is dropped. Records belong to the store: they outlive connections.
+//!
+//! A renewal that cuts, because the server's clock went back, is recorded from when it is sent
+//! until its reply, or until it is void. Meanwhile no other renewal of the token cuts, and one for
+//! more than the cut leaves counts only if the server executed it when the cut was void. The cut
+//! leaves at least what the lease counted on when it was sent.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::error::Fault;
+use super::transport::{ClockId, Cut};
 use crate::store::Token;
+use crate::time::Instant;
 
 /// The tokens for which the server may still do something.
 ///
@@ -43,58 +56,90 @@ struct TokenRecord<P> {
     /// Whether the server may grant the lock without another claim: the token has a place, or a
     /// claim without a reply.
     may_be_granted: bool,
-    /// The server's time, in microseconds, after which neither a claim nor a place can be left.
-    over_at: u64,
+    /// A renewal that cuts and has no reply.
+    cut: Option<SentCut>,
+    /// When neither a claim, a place nor a cut can be left, by this client's clock.
+    over: Instant,
+}
+
+/// Where a command goes, or a reply comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// The number of the connection.
+    pub(super) generation: u64,
+    pub(super) clock: ClockId,
+}
+
+/// When a call does nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Void {
+    /// The server's time, in microseconds.
+    pub(super) after: u64,
+    /// A time when the server's clock has passed that, by this client's clock.
+    pub(super) by: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct UnansweredClaims {
-    /// The server's time, in microseconds, after which they do nothing.
-    void_after: u64,
+    void: Void,
+    /// Whose times they are void by, if it is one server's.
+    clock: Option<ClockId>,
     /// The connection that carried all of them, if it was one.
     generation: Option<u64>,
+}
+
+/// A renewal that was sent, and cuts.
+#[derive(Clone, Copy, Debug)]
+struct SentCut {
+    cut: Cut,
+    /// When it is void by this client's clock.
+    by: Instant,
+    clock: ClockId,
 }
 
 /// A claim that was sent. Dropped without a reply, it is recorded as unanswered.
 pub(super) struct SentClaim<'a, P> {
     in_doubt: &'a InDoubt<P>,
     token: Token,
-    sent_us: u64,
     claims: UnansweredClaims,
     is_unanswered: bool,
     may_be_granted: bool,
+}
+
+/// A renewal that was sent.
+pub(super) struct SentRenewal<'a, P> {
+    in_doubt: &'a InDoubt<P>,
+    token: Token,
+    /// How it cuts.
+    pub(super) cut: Option<Cut>,
+    /// The server's time, in microseconds, that a reply must show for the renewal to count.
+    counts_after: Option<u64>,
 }
 
 /// Records are swept when there are at least this many. A token whose release was given up is not
 /// asked about again.
 const SWEEP_AT: usize = 1024;
 /// How many released tokens to remember, so that a late grant for one is released at once. A late
-/// grant for an older one ends with its claim TTL.
+/// grant for an older one ends with its hand-off TTL.
 const MAX_RELEASED: usize = 256;
-/// Slack for clock error, in microseconds: a record this far past its end cannot matter any more.
-const CLOCK_SLACK_US: u64 = 60_000_000;
+/// Slack for clock error: a record this far past its end cannot matter any more.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 impl<P> InDoubt<P> {
-    /// A claim is sent at `sent_us` by the server's clock, on connection `generation`.
-    pub(super) fn sent(
-        &self,
-        token: Token,
-        sent_us: u64,
-        void_after: u64,
-        generation: u64,
-    ) -> SentClaim<'_, P> {
-        let claims = UnansweredClaims { void_after, generation: Some(generation) };
+    /// A claim is sent.
+    pub(super) fn sent(&self, token: Token, void: Void, way: Way) -> SentClaim<'_, P> {
+        let Way { generation, clock } = way;
+        let claims = UnansweredClaims { void, clock: Some(clock), generation: Some(generation) };
         let (is_unanswered, may_be_granted) = (true, true);
-        SentClaim { in_doubt: self, token, sent_us, claims, is_unanswered, may_be_granted }
+        SentClaim { in_doubt: self, token, claims, is_unanswered, may_be_granted }
     }
 
-    /// A claim that is sent at `sent_us` takes a place as `member`. The server keeps the place
-    /// until `over_at` at most.
-    pub(super) fn queueing(&self, token: Token, member: &Arc<str>, sent_us: u64, over_at: u64) {
+    /// A claim that is sent takes a place as `member`. The server keeps the place until `over` at
+    /// most.
+    pub(super) fn queueing(&self, token: Token, member: &Arc<str>, over: Instant) {
         let mut tokens = self.lock();
-        let record = tokens.record(token, sent_us);
+        let record = tokens.record(token, over);
         record.member = Some(Arc::clone(member));
-        record.over_at = record.over_at.max(over_at);
     }
 
     /// The server replied that the token has a place.
@@ -112,18 +157,16 @@ impl<P> InDoubt<P> {
         }
     }
 
-    /// A release of the token was answered on connection `generation`, when the server's clock had
-    /// passed `us`. Returns for how long a claim may still be executed.
-    pub(super) fn released(&self, token: Token, generation: u64, us: u64) -> Option<Duration> {
+    /// A release of the token was answered, when the server's clock had passed `us`. Returns for
+    /// how long a claim may still be executed.
+    pub(super) fn released(&self, token: Token, way: Way, us: u64) -> Option<Duration> {
         let mut tokens = self.lock();
         let record = tokens.records.get(&token)?;
         let left = match record.unanswered {
-            Some(claims) if claims.generation != Some(generation) => {
-                claims.void_after.saturating_sub(us)
-            }
-            _ => 0,
+            Some(claims) if claims.generation != Some(way.generation) => claims.left(way.clock, us),
+            _ => Duration::ZERO,
         };
-        if left == 0 {
+        if left.is_zero() {
             let had_place = record.member.is_some();
             tokens.records.remove(&token);
             if had_place {
@@ -132,7 +175,38 @@ impl<P> InDoubt<P> {
             }
             return None;
         }
-        Some(Duration::from_micros(left))
+        Some(left)
+    }
+
+    /// A renewal of the token for `ttl_ms` is sent when `clock` has passed `us`. It cuts as `cut`
+    /// says, which also tells when it is void by this client's clock, unless another call of the
+    /// token may still be executed. `cut` is called with the records locked, so that the lease does
+    /// not begin another call unnoticed.
+    pub(super) fn renewing(
+        &self,
+        token: Token,
+        ttl_ms: u64,
+        clock: ClockId,
+        us: u64,
+        cut: impl FnOnce() -> Option<(Cut, Instant)>,
+    ) -> SentRenewal<'_, P> {
+        let mut tokens = self.lock();
+        let record = tokens.records.get(&token);
+        let unanswered = record.and_then(|record| record.unanswered);
+        let before = record.and_then(|record| record.cut).filter(|cut| !cut.is_over(clock, us));
+        let is_alone =
+            before.is_none() && unanswered.is_none_or(|claims| claims.is_over(clock, us));
+        let cut = if is_alone { cut() } else { None };
+        if let Some((cut, by)) = cut {
+            tokens.record(token, by).cut = Some(SentCut { cut, by, clock });
+        }
+        let more = before.filter(|before| ttl_ms > before.cut.longest_ms);
+        // No reply shows that a cut by another clock is void.
+        let void_after = |sent: SentCut| {
+            if sent.clock == clock { sent.cut.void_after } else { u64::MAX }
+        };
+        let (cut, counts_after) = (cut.map(|(cut, _)| cut), more.map(void_after));
+        SentRenewal { in_doubt: self, token, cut, counts_after }
     }
 
     /// Whether the server may do anything for the token: execute a claim, or grant it the lock.
@@ -183,18 +257,85 @@ impl<P> Default for InDoubt<P> {
 }
 
 impl<P> Tokens<P> {
-    fn record(&mut self, token: Token, now_us: u64) -> &mut TokenRecord<P> {
+    /// The record of the token, which is not over before `over`.
+    fn record(&mut self, token: Token, over: Instant) -> &mut TokenRecord<P> {
         if self.records.len() >= self.sweep_at {
-            self.records.retain(|_, record| record.over_at.saturating_add(CLOCK_SLACK_US) > now_us);
-            self.sweep_at = SWEEP_AT.max(self.records.len() * 2);
+            self.sweep(Instant::now());
         }
-        self.records.entry(token).or_insert(TokenRecord {
+        let record = self.records.entry(token).or_insert(TokenRecord {
             unanswered: None,
             member: None,
             parked: None,
             may_be_granted: false,
-            over_at: 0,
-        })
+            cut: None,
+            over,
+        });
+        record.over = record.over.max(over);
+        record
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.records.retain(|_, record| record.over.saturating_add(CLOCK_SLACK) > now);
+        self.sweep_at = SWEEP_AT.max(self.records.len() * 2);
+    }
+}
+
+impl UnansweredClaims {
+    /// For how long they may still be executed, if `clock` has passed `us`.
+    fn left(&self, clock: ClockId, us: u64) -> Duration {
+        if self.clock == Some(clock) {
+            Duration::from_micros(self.void.after.saturating_sub(us))
+        } else {
+            self.void.by.remaining()
+        }
+    }
+
+    /// Whether they do nothing any more, if `clock` has passed `us`.
+    fn is_over(&self, clock: ClockId, us: u64) -> bool {
+        is_over(self.clock == Some(clock), self.void, us)
+    }
+}
+
+impl SentCut {
+    /// Whether it cuts no more, if `clock` has passed `us`.
+    fn is_over(&self, clock: ClockId, us: u64) -> bool {
+        let void = Void { after: self.cut.void_after, by: self.by };
+        is_over(self.clock == clock, void, us)
+    }
+}
+
+/// Whether a call is void when a server's clock has passed `us`; `is_its`: whether that is the
+/// clock by which it is void.
+fn is_over(is_its: bool, void: Void, us: u64) -> bool {
+    if is_its { void.after < us } else { void.by.remaining().is_zero() }
+}
+
+impl<P> SentRenewal<'_, P> {
+    /// The renewal has its reply, or will have none. Returns whether it counts, if the server
+    /// executed it at `us`.
+    pub(super) fn answered<T>(self, reply: &Result<T, Fault>, us: u64) -> bool {
+        let is_answered = reply.as_ref().map_or_else(Fault::is_without_effect, |_| true);
+        if is_answered && self.cut.is_some() {
+            let mut tokens = self.in_doubt.lock();
+            // Released meanwhile, the token has no record.
+            if let Some(record) = tokens.records.get_mut(&self.token)
+                && record.cut.map(|sent| sent.cut) == self.cut
+            {
+                record.cut = None;
+                if record.is_empty() {
+                    tokens.records.remove(&self.token);
+                }
+            }
+        }
+        self.counts_after.is_none_or(|after| us > after)
+    }
+}
+
+impl<P> TokenRecord<P> {
+    /// Whether it says nothing.
+    fn is_empty(&self) -> bool {
+        let is_waiting = self.member.is_some() || self.parked.is_some() || self.may_be_granted;
+        self.unanswered.is_none() && self.cut.is_none() && !is_waiting
     }
 }
 
@@ -213,10 +354,14 @@ impl<P> Drop for SentClaim<'_, P> {
             return;
         }
         let mut tokens = self.in_doubt.lock();
-        let record = tokens.record(self.token, self.sent_us);
         let mut claims = self.claims;
+        let record = tokens.record(self.token, claims.void.by);
         if let Some(before) = record.unanswered {
-            claims.void_after = claims.void_after.max(before.void_after);
+            claims.void.after = claims.void.after.max(before.void.after);
+            claims.void.by = claims.void.by.max(before.void.by);
+            if before.clock != claims.clock {
+                claims.clock = None;
+            }
             // A claim on another connection may arrive behind any release on this one.
             if before.generation != claims.generation {
                 claims.generation = None;
@@ -224,91 +369,8 @@ impl<P> Drop for SentClaim<'_, P> {
         }
         record.unanswered = Some(claims);
         record.may_be_granted |= self.may_be_granted;
-        record.over_at = record.over_at.max(claims.void_after);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn token() -> (InDoubt<()>, Token) {
-        (InDoubt::default(), Token::fresh().unwrap())
-    }
-
-    #[test]
-    fn release_on_the_connection_of_the_claim_is_final() {
-        let (in_doubt, token) = token();
-        drop(in_doubt.sent(token, 0, 1_000, 1));
-        assert!(in_doubt.contains(token));
-        assert_eq!(in_doubt.released(token, 1, 500), None);
-        assert!(!in_doubt.contains(token));
-    }
-
-    #[test]
-    fn claims_on_two_connections_end_by_time_alone() {
-        let (in_doubt, token) = token();
-        drop(in_doubt.sent(token, 0, 1_000, 1));
-        drop(in_doubt.sent(token, 100, 1_200, 2));
-        for generation in [1, 2, 3] {
-            let left = in_doubt.released(token, generation, 500);
-            assert_eq!(left, Some(Duration::from_micros(700)));
-        }
-        assert_eq!(in_doubt.released(token, 2, 1_200), None);
-        assert!(!in_doubt.contains(token));
-    }
-
-    #[test]
-    fn place_is_known_until_a_grant_or_a_release_ends_it() {
-        let (in_doubt, token) = token();
-        let member: Arc<str> = "t:1:=i".into();
-        in_doubt.queueing(token, &member, 0, 1_000);
-        assert_eq!(in_doubt.member(token).as_ref(), Some(&member));
-        in_doubt.granted(token);
-        assert!(!in_doubt.contains(token));
-
-        in_doubt.queueing(token, &member, 0, 1_000);
-        drop(in_doubt.sent(token, 0, 1_000, 1));
-        in_doubt.granted(token);
-        assert_eq!(
-            in_doubt.member(token),
-            Some(member),
-            "the unanswered claim may give it a place again"
-        );
-        assert_eq!(in_doubt.released(token, 1, 0), None);
-        assert!(!in_doubt.contains(token));
-    }
-
-    #[test]
-    fn refused_claim_for_a_place_leaves_no_doubt() {
-        let (in_doubt, token) = token();
-        in_doubt.queueing(token, &"t:1:=i".into(), 0, 1_000);
-        let refused = Fault::of(redis::make_extension_error("LOADING".into(), None));
-        in_doubt.sent(token, 0, 1_000, 1).answered::<()>(&Err(refused));
-        assert!(in_doubt.contains(token) && !in_doubt.may_be_granted(token));
-        let no_memory = Fault::of(redis::make_extension_error("OOM".into(), None));
-        in_doubt.sent(token, 0, 1_000, 1).answered::<()>(&Err(no_memory));
-        assert!(!in_doubt.may_be_granted(token));
-
-        drop(in_doubt.sent(token, 0, 1_000, 1));
-        assert!(in_doubt.may_be_granted(token), "this claim had no reply");
-        assert_eq!(in_doubt.released(token, 1, 500), None);
-        assert!(!in_doubt.may_be_granted(token));
-
-        in_doubt.queueing(token, &"t:1:=i".into(), 0, 1_000);
-        in_doubt.queued(token);
-        assert!(in_doubt.may_be_granted(token));
-    }
-
-    #[test]
-    fn answered_claims_leave_no_record_and_old_records_are_swept() {
-        let (in_doubt, token) = token();
-        in_doubt.sent(token, 0, 1_000, 1).answered(&Ok(()));
-        assert_eq!(in_doubt.lock().records.len(), 0);
-        for turn in 0..3 * SWEEP_AT as u64 {
-            let now = turn * CLOCK_SLACK_US;
-            drop(in_doubt.sent(Token::fresh().unwrap(), now, now + 1_000, 1));
-        }
-        assert!(in_doubt.lock().records.len() <= SWEEP_AT);
-    }
-}
+mod tests;

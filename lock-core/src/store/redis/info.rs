@@ -5,6 +5,15 @@ use redis::Value;
 /// The reply to `INFO`.
 pub(crate) struct Info(String);
 
+/// A kind of server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ServerKind {
+    Single,
+    /// A node of a cluster.
+    Node,
+    Sentinel,
+}
+
 /// Above this share of its memory a server soon refuses claims, in percent.
 const NEARLY_FULL: u64 = 90;
 
@@ -42,15 +51,22 @@ impl Info {
         self.field("loading").is_some_and(|loading| loading == "1")
     }
 
-    /// What kind of server it is, if it is one that can never keep the locks of this store.
-    pub(crate) fn other_kind(&self) -> Option<&'static str> {
-        let is_cluster = self.field("cluster_enabled").is_some_and(|enabled| enabled == "1");
+    /// What kind of server it is, if it tells.
+    pub(crate) fn kind(&self) -> Option<ServerKind> {
         // Valkey calls the field otherwise.
-        match self.field("redis_mode").or_else(|| self.field("server_mode")) {
-            Some("sentinel") => Some("a sentinel"),
-            Some("cluster") => Some("a node of a cluster"),
-            _ => is_cluster.then_some("a node of a cluster"),
+        let mode = self.field("redis_mode").or_else(|| self.field("server_mode"));
+        match (mode, self.field("cluster_enabled")) {
+            (Some("sentinel"), _) => Some(ServerKind::Sentinel),
+            (Some("cluster"), _) | (_, Some("1")) => Some(ServerKind::Node),
+            (Some("standalone"), _) | (_, Some("0")) => Some(ServerKind::Single),
+            _ => None,
         }
+    }
+
+    /// Whether it is too old to publish on sharded channels.
+    pub(crate) fn is_before_sharded_channels(&self) -> bool {
+        let major = self.field("redis_version").and_then(|version| version.split('.').next());
+        major.and_then(|major| major.parse().ok()).is_some_and(|major: u32| major < 7)
     }
 
     /// The policy by which the server removes keys when its memory is full, if it may remove locks.
@@ -68,9 +84,6 @@ impl Info {
         if self.is_loading() {
             problems.push("is loading its data: wait until it has".to_owned());
         }
-        if let Some(kind) = self.other_kind() {
-            problems.push(format!("is {kind}: connect to a single server"));
-        }
         if let Some(policy) = self.evicts_by() {
             problems.push(format!(
                 "may evict locks when its memory is full (`{policy}`): set `maxmemory-policy` to \
@@ -85,7 +98,34 @@ impl Info {
                 "uses {used} of {most} bytes: raise `maxmemory`, or it will refuse locks"
             ));
         }
+        for (field, what) in [
+            ("rdb_last_bgsave_status", "its last snapshot"),
+            ("aof_last_write_status", "the last write to its append-only file"),
+        ] {
+            if self.field(field) == Some("err") {
+                problems.push(format!(
+                    "could not finish {what}, and may refuse all writes (MISCONF): see its log and \
+                     its disk"
+                ));
+            }
+        }
         problems
+    }
+
+    /// What is good to know.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let persistence = match self.field("aof_enabled") {
+            Some("1") => {
+                "it has an append-only file: a crash forgets the locks of the last second or so, \
+                 as `appendfsync` says"
+            }
+            Some(_) => {
+                "it has no append-only file: a crash forgets the locks that were taken since its \
+                 last snapshot, and every restart forgets all if it makes none"
+            }
+            None => return Vec::new(),
+        };
+        vec![persistence.to_owned()]
     }
 }
 
@@ -103,9 +143,8 @@ mod tests {
         for (from, to, problem) in [
             ("role:master", "role:slave", "is a replica"),
             ("loading:0", "loading:1", "is loading"),
-            ("cluster_enabled:0", "cluster_enabled:1", "of a cluster"),
-            ("role:master", "role:master\r\nredis_mode:sentinel", "is a sentinel"),
-            ("role:master", "role:master\r\nserver_mode:sentinel", "is a sentinel"),
+            ("role:master", "role:master\r\nrdb_last_bgsave_status:err", "its last snapshot"),
+            ("role:master", "role:master\r\naof_last_write_status:err", "append-only file"),
             ("maxmemory:0", "maxmemory:1100", "uses 1000 of 1100 bytes"),
             (
                 "maxmemory:0\r\nmaxmemory_policy:noeviction",
@@ -117,7 +156,23 @@ mod tests {
             assert!(matches!(problems.as_slice(), [one] if one.contains(problem)), "{problems:?}");
         }
         assert_eq!(info("maxmemory:0", "maxmemory:9999").problems(), Vec::<String>::new());
-        assert!(Info::unknown().problems().is_empty());
+        assert!(Info::unknown().problems().is_empty() && Info::unknown().notes().is_empty());
+        for (enabled, part) in [("1", "crash forgets"), ("0", "no append-only file")] {
+            let info = Info(format!("role:master\r\naof_enabled:{enabled}\r\n"));
+            assert!(info.notes()[0].contains(part) && info.problems().is_empty());
+        }
+        for (from, to, kind) in [
+            ("", "", ServerKind::Single),
+            ("cluster_enabled:0", "cluster_enabled:1", ServerKind::Node),
+            ("role:master", "redis_mode:cluster", ServerKind::Node),
+            ("role:master", "redis_mode:sentinel", ServerKind::Sentinel),
+            ("role:master", "server_mode:sentinel", ServerKind::Sentinel),
+        ] {
+            assert_eq!(info(from, to).kind(), Some(kind));
+        }
+        assert_eq!(Info::unknown().kind(), None);
+        assert!(info("7.0.15", "6.2.7").is_before_sharded_channels());
+        assert!(!info("", "").is_before_sharded_channels());
         let valkey = info("redis_version", "valkey_version:9.1.2\r\nredis_version");
         assert_eq!(valkey.server(), "valkey 9.1.2");
     }

@@ -3,8 +3,10 @@
 //! These calls are rare, so each goes alone and by the text of its script.
 
 use std::collections::HashSet;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use super::RedisStore;
@@ -12,13 +14,19 @@ use super::error::{Fault, discreet};
 use super::info::Info;
 use super::keys;
 use super::scripts::{FORCE_RELEASE, INSPECT};
-use crate::error::Error;
-use crate::store::{BoxFuture, Inspect, LockRecord, Name, Owner, StoreHealth, Token};
+use super::servers::{Route, Servers};
+use super::transport::{Connection, is_far};
+use crate::error::{Error, ErrorKind};
+use crate::store::{
+    BoxFuture, ForceReleaseListener, Inspect, LockRecord, MissingPermissions, Name, Owner,
+    StoreHealth, Token,
+};
 
 impl Inspect for RedisStore {
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>> {
         Box::pin(async move {
-            let reply = self.ask(INSPECT, name, keys::alive, &[]).await?;
+            let route = self.server.servers().route_once(name);
+            let reply = self.ask(route, INSPECT, name, &[keys::alive], &[]).await?;
             Ok(read_record(&reply)?)
         })
     }
@@ -29,12 +37,20 @@ impl Inspect for RedisStore {
         owner: &'a Owner,
     ) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            match self.ask(FORCE_RELEASE, name, keys::queue, &value_of(owner)).await? {
+            let companions: [Companion; 2] = [keys::queue, keys::alive];
+            let (route, value) = (self.server.servers().route_once(name), value_of(owner));
+            let channel = self.channel_to(name, owner);
+            let arguments = [value.as_slice(), channel.as_bytes()];
+            match self.ask(route, FORCE_RELEASE, name, &companions, &arguments).await? {
                 Value::Int(1) => Ok(true),
                 Value::Int(0) => Ok(false),
                 _ => Err(Fault::Garbled.into()),
             }
         })
+    }
+
+    fn report_forced_releases(&self, listener: Weak<dyn ForceReleaseListener>) {
+        self.waits.report_forced_releases(listener);
     }
 
     fn list<'a>(
@@ -43,45 +59,134 @@ impl Inspect for RedisStore {
         most: usize,
     ) -> BoxFuture<'a, Result<Vec<Name>, Error>> {
         Box::pin(async move {
-            // A scan may return a key twice.
-            let (mut names, mut cursor) = (HashSet::new(), "0".to_owned());
-            let pattern = format!("{}:*", escaped(namespace));
-            loop {
-                let mut scan = redis::cmd("SCAN");
-                scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED);
-                scan.arg("TYPE").arg("string");
-                let reply = self.server.connection().live(None).await?.send(&scan).await?;
-                let (next, keys) = redis::from_redis_value::<(String, Vec<Vec<u8>>)>(reply)
-                    .map_err(|_| Fault::Garbled)?;
-                let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
-                let keys = keys.filter(|key| !is_companion(key, namespace));
-                names.extend(keys.filter_map(Name::from_store).take(most - names.len()));
-                if names.len() >= most || next == "0" {
-                    return Ok(names.into_iter().collect());
+            let each = self.each().await?;
+            let scans = each.iter().map(|connection| scan(connection, namespace, most));
+            // A scan may return a key twice, and so may two nodes while its slot is on its way.
+            let (mut names, mut failed) = (HashSet::new(), Vec::new());
+            for (connection, found) in each.iter().zip(join_all(scans).await) {
+                match found {
+                    Ok(found) => names.extend(found),
+                    Err(fault) => failed.push((connection.label(), fault)),
                 }
-                cursor = next;
             }
+            if failed.is_empty() || names.len() >= most {
+                return Ok(names.into_iter().take(most).collect());
+            }
+            Err(incomplete(failed, each.len()))
         })
+    }
+
+    fn missing_permissions<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> BoxFuture<'a, Result<MissingPermissions, Error>> {
+        Box::pin(self.find_missing(namespace))
     }
 
     fn health(&self) -> BoxFuture<'_, Result<StoreHealth, Error>> {
         Box::pin(async {
-            let live = self.server.connection().live(None).await?;
-            match live.send(&redis::cmd("INFO")).await {
-                Ok(reply) => {
-                    let info = Info::read(reply);
-                    Ok(StoreHealth::new(info.server(), info.problems()))
+            let cluster = match self.server.servers() {
+                Servers::One(connection) => return Ok(health_of(connection).await?),
+                Servers::Cluster(cluster) => cluster,
+            };
+            let masters = self.each().await?;
+            let each = join_all(masters.iter().map(health_of)).await;
+            let (mut servers, mut problems, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+            for (connection, health) in masters.iter().zip(each) {
+                let named = |text: String| format!("{}: {text}", connection.label());
+                match health {
+                    Ok(health) => {
+                        servers.push(health.server);
+                        problems.extend(health.problems.into_iter().map(named));
+                        notes.extend(health.notes.into_iter().map(named));
+                    }
+                    Err(fault) => problems.push(named(Error::from(fault).to_string())),
                 }
-                // It answers, so it may well keep locks.
-                Err(Fault::Refused(error)) => {
-                    let why = discreet(error);
-                    let problem = format!("does not tell how it is: permit `+info` ({why})");
-                    Ok(StoreHealth::new(Info::unknown().server(), vec![problem]))
-                }
-                Err(fault) => Err(fault.into()),
             }
+            if servers.is_empty() {
+                let what = format!("no node of {} answers", cluster.label());
+                return Err(Error::plain(ErrorKind::Unavailable, what));
+            }
+            match cluster.uncovered() {
+                0 => {}
+                count => problems.push(format!("no node is known to serve {count} of the slots")),
+            }
+            servers.sort();
+            servers.dedup();
+            Ok(StoreHealth::new(servers.join(", "), problems).with_notes(notes))
         })
     }
+}
+
+/// How one server is.
+async fn health_of(connection: &Arc<Connection>) -> Result<StoreHealth, Fault> {
+    let live = connection.live(None).await?;
+    match live.send(&redis::cmd("INFO")).await {
+        Ok(reply) => {
+            let info = Info::read(reply);
+            let mut problems = info.problems();
+            problems.extend(connection.sentinel_problems(&info).await);
+            let apart = connection.clock().apart();
+            let clock = format!("its clock is {apart:.1?} from this machine's");
+            let mut notes = info.notes();
+            if is_far(apart) {
+                problems.push(format!(
+                    "{clock}: set whichever of the two is wrong, as fencing tokens follow the \
+                     server's"
+                ));
+            } else {
+                notes.push(clock);
+            }
+            Ok(StoreHealth::new(info.server(), problems).with_notes(notes))
+        }
+        // It answers, so it may well keep locks.
+        Err(Fault::Refused(error)) => {
+            let why = discreet(error);
+            let problem = format!("does not tell how it is: permit `+info` ({why})");
+            Ok(StoreHealth::new(Info::unknown().server(), vec![problem]))
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+/// The error for a list to which these of all `count` servers contributed nothing.
+fn incomplete(failed: Vec<(&str, Fault)>, count: usize) -> Error {
+    let labels: Vec<_> = failed.iter().map(|(label, _)| *label).collect();
+    let (labels, is_part) = (labels.join(", "), failed.len() < count);
+    let worst = failed.into_iter().max_by_key(|(_, fault)| fault.is_permanent());
+    let fault = worst.map_or(Fault::Garbled, |(_, fault)| fault);
+    // A missing permission is the same on all.
+    if !is_part || fault.is_permanent() {
+        return fault.into();
+    }
+    let what = format!("the list would lack the locks on {labels}, which cannot be read");
+    Error::unavailable(what, Error::from(fault))
+}
+
+/// The locks on a server, `most` at most.
+async fn scan(
+    connection: &Arc<Connection>,
+    namespace: &str,
+    most: usize,
+) -> Result<HashSet<Name>, Fault> {
+    let mut names = HashSet::new();
+    let (mut cursor, pattern) = ("0".to_owned(), format!("{}:*", escaped(namespace)));
+    while names.len() < most {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCANNED);
+        scan.arg("TYPE").arg("string");
+        let reply = connection.live(None).await?.send(&scan).await?;
+        let (next, keys) =
+            redis::from_redis_value::<(String, Vec<Vec<u8>>)>(reply).map_err(|_| Fault::Garbled)?;
+        let keys = keys.iter().filter_map(|key| std::str::from_utf8(key).ok());
+        let keys = keys.filter(|key| !is_companion(key, namespace));
+        names.extend(keys.filter_map(Name::from_store).take(most - names.len()));
+        if next == "0" {
+            break;
+        }
+        cursor = next;
+    }
+    Ok(names)
 }
 
 /// How many keys the server looks at in one step, in which it serves no other client.
@@ -102,20 +207,54 @@ fn is_companion(key: &str, namespace: &str) -> bool {
 type Companion = for<'b> fn(&Name, keys::Tag, &'b mut String) -> &'b str;
 
 impl RedisStore {
-    /// Runs `script` on the counter, the lock and one companion of it.
+    /// Runs `script` on the counter, the lock and companions of it.
     async fn ask(
         &self,
+        mut route: Route<'_>,
         script: &str,
         name: &Name,
-        third: Companion,
-        argument: &[u8],
+        companions: &[Companion],
+        arguments: &[&[u8]],
     ) -> Result<Value, Fault> {
-        let (tag, mut buffer) = (self.server.tag(), String::new());
+        let (tag, mut buffer) = (self.server.servers().tag(name), String::new());
         let mut cmd = Cmd::new();
-        cmd.arg("EVAL").arg(script).arg(3);
-        cmd.arg(keys::counter(name.namespace(), tag, &mut buffer));
-        cmd.arg(name.as_str()).arg(third(name, tag, &mut buffer)).arg(argument);
-        self.server.connection().live(None).await?.send(&cmd).await
+        cmd.arg("EVAL").arg(script).arg(2 + companions.len());
+        cmd.arg(keys::counter(name.namespace(), tag, &mut buffer)).arg(name.as_str());
+        for companion in companions {
+            cmd.arg(companion(name, tag, &mut buffer));
+        }
+        cmd.arg(arguments);
+        loop {
+            let reply = match route.hop(None).await {
+                Ok(hop) => hop.send(&cmd).await,
+                Err(fault) => Err(fault),
+            };
+            match reply {
+                Err(fault) => route.after(fault, None).await?,
+                reply => return reply,
+            }
+        }
+    }
+
+    /// The channel on which the client of `owner` listens; empty if there is none.
+    fn channel_to(&self, name: &Name, owner: &Owner) -> String {
+        match self.server.servers() {
+            Servers::One(_) if owner.token.is_some() && !owner.is_released => {
+                keys::forced_releases(name.namespace(), keys::Tag::SINGLE)
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// A connection to each server that has locks.
+    async fn each(&self) -> Result<Vec<Arc<Connection>>, Fault> {
+        match self.server.servers() {
+            Servers::One(connection) => Ok(vec![Arc::clone(connection)]),
+            Servers::Cluster(cluster) => {
+                let masters = cluster.masters().await?;
+                Ok(masters.into_iter().map(|(connection, _)| connection).collect())
+            }
+        }
     }
 }
 
@@ -134,7 +273,7 @@ fn read_record(reply: &Value) -> Result<LockRecord, Fault> {
 }
 
 /// The value that the server keeps for `owner`.
-fn value_of(owner: &Owner) -> Vec<u8> {
+pub(super) fn value_of(owner: &Owner) -> Vec<u8> {
     let Some(token) = owner.token else { return owner.foreign_value().to_vec() };
     let mut text = [0; Token::TEXT_LEN];
     let text = token.encode(&mut text);

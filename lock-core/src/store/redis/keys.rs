@@ -10,12 +10,18 @@ use crate::store::Name;
 
 /// The hash tag of companion records. On a cluster it puts them into the slot of their lock;
 /// scripts may only touch keys of one slot.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Tag(&'static str);
 
 impl Tag {
     /// A single server has no slots, so all companions share one tag.
     pub(crate) const SINGLE: Self = Self("0");
+
+    /// A tag of this text.
+    #[cfg(feature = "redis-cluster")]
+    pub(crate) fn of(text: &'static str) -> Self {
+        Self(text)
+    }
 }
 
 impl fmt::Display for Tag {
@@ -29,8 +35,7 @@ pub(crate) fn counter<'b>(namespace: &str, tag: Tag, buffer: &'b mut String) -> 
     join(buffer, &[namespace, ":{", tag.0, "}:fence"])
 }
 
-/// The queue of a lock: its waiters by ticket. The scripts derive from it the name of the set that
-/// has the same waiters by the expiry of their tickets, with `a` in place of `q`.
+/// The queue of a lock: its waiters by ticket.
 pub(crate) fn queue<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
     join(buffer, &[name.namespace(), ":{", tag.0, "}:q:", name.key()])
 }
@@ -40,9 +45,40 @@ pub(crate) fn alive<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b st
     join(buffer, &[name.namespace(), ":{", tag.0, "}:a:", name.key()])
 }
 
+/// On a member of a quorum: since when the server remembers its locks, and in which process.
+#[cfg(feature = "redis-quorum")]
+pub(crate) fn birth_mark<'b>(namespace: &str, tag: Tag, buffer: &'b mut String) -> &'b str {
+    join(buffer, &[namespace, ":{", tag.0, "}:born"])
+}
+
+/// On a member of a quorum: the last number that it accepted for a lock. Locks share a number by
+/// the hash of their whole names, so that there are never more numbers than a cluster has slots,
+/// and claims of different locks seldom meet.
+#[cfg(feature = "redis-quorum")]
+pub(crate) fn number<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
+    let slot = slot(name.as_str().as_bytes()).to_string();
+    join(buffer, &[name.namespace(), ":{", tag.0, "}:n:", &slot])
+}
+
+/// How many slots a cluster has.
+#[cfg(any(feature = "redis-cluster", feature = "redis-quorum"))]
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slot of a cluster to which these bytes are hashed, by CRC-16/XMODEM.
+#[cfg(any(feature = "redis-cluster", feature = "redis-quorum"))]
+pub(crate) fn slot(bytes: &[u8]) -> u16 {
+    let next = |crc: u16, byte: &u8| (crc << 8) ^ CRC[usize::from((crc >> 8) as u8 ^ byte)];
+    bytes.iter().fold(0, next) % SLOTS
+}
+
 /// The channel on which a store receives its grants.
 pub(crate) fn inbox(namespace: &str, tag: Tag, id: &str) -> String {
     format!("{namespace}:{{{tag}}}:inbox:{id}")
+}
+
+/// The channel on which clients learn that one of their locks was taken by force.
+pub(crate) fn forced_releases(namespace: &str, tag: Tag) -> String {
+    format!("{namespace}:{{{tag}}}:forced")
 }
 
 /// The namespace of the locks that the start-up check takes. The brace keeps it from being a
@@ -51,10 +87,47 @@ pub(crate) fn check_namespace(tag: Tag) -> String {
     format!("lock:{{{tag}}}:check")
 }
 
+/// A name on which permissions are tried. No record has it.
+pub(crate) fn probe(namespace: &str, tag: Tag) -> String {
+    format!("{namespace}:{{{tag}}}:probe")
+}
+
 fn join<'b>(buffer: &'b mut String, parts: &[&str]) -> &'b str {
     buffer.clear();
     for part in parts {
         buffer.push_str(part);
     }
     buffer
+}
+
+#[cfg(any(feature = "redis-cluster", feature = "redis-quorum"))]
+const CRC: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        // `as`: the conversions that cannot fail are not `const`.
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(all(test, any(feature = "redis-cluster", feature = "redis-quorum")))]
+mod tests {
+    use super::*;
+
+    /// All versions of this crate must use the same numbers. The values are those of
+    /// `CLUSTER KEYSLOT`.
+    #[test]
+    fn slots_are_those_of_a_cluster() {
+        for (key, expected) in [("foo", 12_182), ("bar", 5_061), ("123456789", 12_739), ("", 0)] {
+            assert_eq!(slot(key.as_bytes()), expected, "{key}");
+        }
+    }
 }

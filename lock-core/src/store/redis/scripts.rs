@@ -12,16 +12,24 @@ pub(crate) struct Script {
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/acquire.lua")))
+    Script::new(concat!(include_str!("scripts/shared.lua"), include_str!("scripts/acquire.lua")))
 });
 pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/queue.lua"), include_str!("scripts/release.lua")))
+    Script::new(concat!(include_str!("scripts/shared.lua"), include_str!("scripts/release.lua")))
 });
+pub(crate) static FREE: &str = include_str!("scripts/free.lua");
 pub(crate) static INSPECT: &str = include_str!("scripts/inspect.lua");
 pub(crate) static FORCE_RELEASE: &str =
-    concat!(include_str!("scripts/queue.lua"), include_str!("scripts/force_release.lua"));
+    concat!(include_str!("scripts/shared.lua"), include_str!("scripts/force_release.lua"));
 pub(crate) static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
+
+#[cfg(feature = "redis-quorum")]
+pub(crate) static VOTE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/vote.lua")));
+/// Leaves a mark of its former owner in a lock that a quorum takes from that owner.
+#[cfg(feature = "redis-quorum")]
+pub(crate) static REVOKE: &str = include_str!("scripts/revoke.lua");
 
 impl Script {
     fn new(text: &'static str) -> Self {

@@ -15,6 +15,7 @@ impl Service {
         min_hold = Duration::from_millis(self.linger()),
         renew = true,
         fencing = true,
+        turns_for_others = false,
         options = lock_core::LockOptions::new().with_ttl(TTL),
         client = self.0,
         lease = lease,

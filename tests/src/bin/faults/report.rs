@@ -39,6 +39,8 @@ pub(crate) struct Told {
 struct Tally {
     runs: u64,
     events: BTreeMap<String, u64>,
+    /// How long things took, in milliseconds.
+    spans: BTreeMap<String, Vec<u64>>,
     violations: u64,
 }
 
@@ -103,6 +105,10 @@ impl Report {
             for (event, count) in line["events"].as_object().unwrap() {
                 *tally.events.entry(event.clone()).or_default() += count.as_u64().unwrap();
             }
+            for (what, spans) in line["spans"].as_object().into_iter().flatten() {
+                let spans = spans.as_array().unwrap().iter().map(|span| span.as_u64().unwrap());
+                tally.spans.entry(what.clone()).or_default().extend(spans);
+            }
         }
         told
     }
@@ -157,6 +163,7 @@ impl Report {
                 .events
                 .iter()
                 .map(|(event, count)| format!("{} {event}", grouped(*count)))
+                .chain(tally.spans.iter().map(|(what, spans)| longest(what, spans)))
                 .collect();
             let _ = writeln!(
                 out,
@@ -187,6 +194,14 @@ impl Ran {
     pub(crate) fn is_good(&self) -> bool {
         self.passed && self.told.lines > 0
     }
+}
+
+/// How long something took.
+fn longest(what: &str, spans: &[u64]) -> String {
+    let mut spans = spans.to_vec();
+    spans.sort_unstable();
+    let (median, most) = (spans[spans.len() / 2], spans[spans.len() - 1]);
+    format!("{what}: {} ms in the median, {} ms at most", grouped(median), grouped(most))
 }
 
 /// `1234567` as `1,234,567`.
@@ -252,6 +267,15 @@ mod tests {
         assert!(!report.is_good() && report.sum().contains(" 1 violations, "));
         report.add_lines(&HELD.replace("\"a\"", "\"b\""));
         assert!(report.is_good());
+    }
+
+    #[test]
+    fn spans_are_shown_by_their_median_and_the_longest() {
+        let one = HELD.replace("\"violations\"", "\"spans\":{\"the end\":[9,1]},\"violations\"");
+        let report =
+            after(&[&one, &one.replace("9,1", "1200,3,2")], true).to_markdown("make faults");
+        let row = "2,400 x, 4 y, the end: 3 ms in the median, 1,200 ms at most |";
+        assert!(report.contains(row), "{report}");
     }
 
     #[test]

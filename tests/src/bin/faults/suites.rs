@@ -32,6 +32,8 @@ const FAST: Option<&str> = Some("programme");
 const SIX_AT_A_TIME: &[&str] = &["--test-threads", "6"];
 /// With processes of their own.
 const FOUR_AT_A_TIME: &[&str] = &["--test-threads", "4"];
+/// Those of clusters and sentinels wait for each other, and so do those of quorums.
+const TWO_AT_A_TIME: &[&str] = &["--test-threads", "12"];
 /// A real clock is compared with another one, and nothing may take the processors meanwhile.
 const ONE_AT_A_TIME: &[&str] = &["--test-threads", "1"];
 
@@ -77,7 +79,7 @@ pub(crate) const SUITES: &[Suite] = &[
         },
         full: Dose {
             words: "200,000 seeds, the rest ten times",
-            seconds: 530,
+            seconds: 640,
             profile: FAST,
             variables: &[("LOCK_SIM_SEEDS", "200000"), ("LOCK_TESTS_SCALE", "10")],
             arguments: ONE_AT_A_TIME,
@@ -115,6 +117,18 @@ pub(crate) const SUITES: &[Suite] = &[
             seconds: 420,
             variables: &[("LOCK_TESTS_SCALE", "10")],
             arguments: FOUR_AT_A_TIME,
+            ..SMALL
+        },
+    },
+    Suite {
+        name: "topologies",
+        about: "clusters, sentinels and quorums, under contention",
+        quick: Dose { seconds: 60, arguments: TWO_AT_A_TIME, ..SMALL },
+        full: Dose {
+            words: "all rounds",
+            seconds: 1_200,
+            variables: &[("LOCK_TESTS_SCALE", "10")],
+            arguments: TWO_AT_A_TIME,
             ..SMALL
         },
     },

@@ -52,7 +52,7 @@ impl Program {
     }
 
     /// Runs `test` alone, with the directory `scratch` for its files. The name of the test comes
-    /// without its modules.
+    /// with no more modules than tell it from others.
     pub(crate) fn run(&self, test: &str, scratch: &Path) -> Result<Run, Problem> {
         let path = self.find(test)?;
         fs::create_dir_all(scratch)?;
@@ -67,7 +67,9 @@ impl Program {
         let output = Command::new(&self.path).args(["--list", "--format", "terse"]).output()?;
         let lines = String::from_utf8(output.stdout)?;
         let paths = lines.lines().filter_map(|line| line.strip_suffix(": test"));
-        let mut found = paths.filter(|path| path.rsplit("::").next() == Some(test));
+        let mut found = paths.filter(|path| {
+            path.strip_suffix(test).is_some_and(|rest| rest.is_empty() || rest.ends_with("::"))
+        });
         match (found.next(), found.next()) {
             (Some(path), None) => Ok(path.to_owned()),
             (None, _) => Err(format!("there is no test {test}").into()),

@@ -310,6 +310,7 @@ fn op_of(args: &[Vec<u8>]) -> Op {
         (Op::Other, b"hello") => Op::Hello,
         (Op::Other, b"time") => Op::Time,
         (Op::Other, b"info") => Op::Info,
+        (Op::Other, b"client") => Op::Client,
         (Op::Other, b"subscribe" | b"ssubscribe" | b"psubscribe") => Op::Subscribe,
         (op, _) => op,
     }
@@ -320,11 +321,12 @@ fn answers(args: &[Vec<u8>]) -> usize {
     if name(args).ends_with(b"subscribe") { (args.len() - 1).max(1) } else { 1 }
 }
 
-/// How many locks a command concerns: its keys are a lock and a queue for each, and the counter.
+/// How many locks a command concerns: its keys are the counter, and for each a lock, a queue and
+/// the expiries of the queue.
 fn locks(op: Op, args: &[Vec<u8>]) -> usize {
     let keys = || String::from_utf8_lossy(args.get(2)?).parse::<usize>().ok();
     match op {
-        Op::Acquire | Op::Release => keys().map_or(1, |keys| keys.saturating_sub(1) / 2),
+        Op::Acquire | Op::Release => keys().map_or(1, |keys| keys.saturating_sub(1) / 3),
         Op::Renew => keys().unwrap_or(1),
         _ => 1,
     }

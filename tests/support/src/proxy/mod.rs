@@ -45,10 +45,16 @@ impl Proxy {
     #[must_use]
     pub fn to(server: &RedisServer) -> Self {
         server.load_scripts();
+        Self::to_port(server.port())
+    }
+
+    /// Starts a proxy in front of what listens on a port of 127.0.0.1.
+    #[must_use]
+    pub fn to_port(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            target: Mutex::new(address(server)),
+            target: Mutex::new(address(target)),
             traffic: Arc::default(),
             accepted: AtomicUsize::new(0),
             turns_away: AtomicBool::new(false),
@@ -59,6 +65,12 @@ impl Proxy {
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || accepting.accept(&listener));
         Self { shared, port }
+    }
+
+    /// The port on which it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The URL for `RedisStore`.
@@ -107,7 +119,7 @@ impl Proxy {
     /// Leads new connections to `server`, as a name whose address changed. Open ones stay.
     pub fn lead_to(&self, server: &RedisServer) {
         server.load_scripts();
-        *self.shared.target.lock().unwrap() = address(server);
+        *self.shared.target.lock().unwrap() = address(server.port());
     }
 
     /// Lets nothing through on the connections that are open now, as when a firewall forgets them.
@@ -149,8 +161,8 @@ impl Proxy {
     }
 }
 
-fn address(server: &RedisServer) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], server.port()))
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
 }
 
 impl Shared {

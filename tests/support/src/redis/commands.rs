@@ -13,6 +13,9 @@ pub struct Cli(redis::Connection);
 /// Commands of tests are answered at once, unless the server is stopped on purpose.
 const CLI_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Each of three sentinels may give a server its role.
+const ROLE_CHANGES: usize = 3;
+
 impl RedisServer {
     /// A new connection for foreign commands.
     #[must_use]
@@ -21,26 +24,32 @@ impl RedisServer {
     }
 
     pub(super) fn try_connect(&self) -> RedisResult<Cli> {
-        let client = redis::Client::open(self.url())?;
-        let connection = client.get_connection_with_timeout(CLI_TIMEOUT)?;
-        connection.set_read_timeout(Some(CLI_TIMEOUT))?;
-        Ok(Cli(connection))
+        Cli::to(&self.url())
     }
 
-    /// Runs one foreign command, given as words that hold no spaces.
+    /// Runs one foreign command, given as words that hold no spaces. It is run again if the server
+    /// closes the connection, as it does when a sentinel makes it the master or a replica.
     ///
     /// # Panics
     ///
     /// If the server refuses it.
     #[allow(clippy::must_use_candidate)] // most commands are for their effect
     pub fn cli<T: FromRedisValue>(&self, command: &str) -> T {
-        self.connect().run(command).unwrap_or_else(|error| panic!("{command}: {error}"))
+        let once = || self.try_connect()?.run(command);
+        let mut result = once();
+        for _ in 0..ROLE_CHANGES {
+            match &result {
+                Err(error) if error.is_connection_dropped() => result = once(),
+                _ => break,
+            }
+        }
+        result.unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
     /// The value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<String> {
-        self.connect().run(&format!("GET {key}")).unwrap()
+        self.cli(&format!("GET {key}"))
     }
 
     /// Milliseconds until a key expires; -1: never; -2: there is none.
@@ -97,6 +106,14 @@ impl RedisServer {
 }
 
 impl Cli {
+    /// Connects to `url`.
+    pub(super) fn to(url: &str) -> RedisResult<Self> {
+        let client = redis::Client::open(url)?;
+        let connection = client.get_connection_with_timeout(CLI_TIMEOUT)?;
+        connection.set_read_timeout(Some(CLI_TIMEOUT))?;
+        Ok(Self(connection))
+    }
+
     /// Runs one command, given as words that hold no spaces.
     ///
     /// # Errors

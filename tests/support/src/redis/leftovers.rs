@@ -21,14 +21,22 @@ impl RedisServer {
     /// The inboxes that clients have subscribed.
     #[must_use]
     pub fn inboxes(&self) -> Vec<String> {
-        self.cli("PUBSUB CHANNELS lock:*")
+        self.cli("PUBSUB CHANNELS lock:{*}:inbox:*")
     }
 
-    /// The keys of locks and queues, without the counter of tokens, which stays.
+    /// The keys of locks and queues, without the counter of tokens and what a member of a quorum
+    /// keeps, which stay.
     #[must_use]
     pub fn leftovers(&self) -> Vec<String> {
         let keys: Vec<String> = self.cli("KEYS lock:*");
-        keys.into_iter().filter(|key| !key.ends_with(":fence")).collect()
+        // On a cluster the tag is that of a slot.
+        let stays = |key: &String| {
+            let companion = key.strip_prefix("lock:{").and_then(|rest| rest.split_once("}:"));
+            companion.is_some_and(|(_, kind)| {
+                kind == "fence" || kind == "born" || kind.starts_with("n:")
+            })
+        };
+        keys.into_iter().filter(|key| !stays(key)).collect()
     }
 
     /// How many clients are connected, without this call's own.

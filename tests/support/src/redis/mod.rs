@@ -1,18 +1,29 @@
 //! Redis servers, and what locks leave on them.
 
+mod cluster;
 mod commands;
 mod leftovers;
+mod monitor;
+mod quorum;
+mod replication;
 pub(crate) mod scripts;
+mod sentinels;
 mod server;
 mod standalone;
 
 use lock_core::store::RedisStore;
 use lock_core::{LockClient, LockOptions};
 
+pub use self::cluster::{FailOver, Migration, RedisCluster};
 pub use self::commands::Cli;
+pub use self::monitor::{Monitor, ScriptCall};
+pub use self::quorum::Quorum;
 pub use self::scripts::classify;
-pub use self::server::{RedisBuilder, RedisServer, StartError, redis_server};
-pub use self::standalone::run_standalone;
+pub use self::sentinels::{Sentinels, SentinelsBuilder};
+pub use self::server::{REDIS_SERVER, RedisBuilder, RedisServer, StartError, redis_server};
+pub use self::standalone::{
+    DAMAGE, DAMAGED, run_cluster, run_quorum, run_sentinels, run_standalone,
+};
 
 const STORE_DOCS: &str = include_str!("../../../../lock-core/src/store/redis/mod.rs");
 
@@ -36,9 +47,36 @@ pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
 /// If the documentation does not show them.
 #[must_use]
 pub fn documented_user() -> Vec<&'static str> {
-    let docs =
-        STORE_DOCS.split_once("/// ACL SETUSER ").and_then(|(_, docs)| docs.split_once("```"));
-    let (command, _) = docs.expect("the docs show the permissions");
+    users(STORE_DOCS).next().expect("the docs show the permissions")
+}
+
+/// The same for a user of a cluster.
+///
+/// # Panics
+///
+/// If the documentation does not show them.
+#[must_use]
+pub fn documented_cluster_user() -> Vec<&'static str> {
+    users(STORE_DOCS).nth(2).expect("the docs show the permissions on a cluster")
+}
+
+/// The same for a user of the sentinels.
+///
+/// # Panics
+///
+/// If the documentation does not show them.
+#[must_use]
+pub fn documented_sentinel_user() -> Vec<&'static str> {
+    users(STORE_DOCS).nth(1).expect("the docs show the permissions on sentinels")
+}
+
+/// The arguments of each `ACL SETUSER`.
+fn users(docs: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+    docs.split("/// ACL SETUSER ").skip(1).map(arguments)
+}
+
+fn arguments(docs: &'static str) -> Vec<&'static str> {
+    let command = docs.split("```").next().unwrap_or_default();
     // It goes on over several lines.
     command.split_whitespace().filter(|word| !matches!(*word, "\\" | "///")).collect()
 }

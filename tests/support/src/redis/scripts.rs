@@ -10,17 +10,18 @@ macro_rules! script {
     };
 }
 
-const ACQUIRE: &str = script!("queue.lua", "acquire.lua");
+const ACQUIRE: &str = script!("shared.lua", "acquire.lua");
 const RENEW: &str = script!("renew.lua");
-const RELEASE: &str = script!("queue.lua", "release.lua");
+const VOTE: &str = script!("vote.lua");
+const RELEASE: &str = script!("shared.lua", "release.lua");
 
-static DIGESTS: LazyLock<[(Op, String); 3]> = LazyLock::new(|| {
-    [(Op::Acquire, ACQUIRE), (Op::Renew, RENEW), (Op::Release, RELEASE)]
+static DIGESTS: LazyLock<[(Op, String); 4]> = LazyLock::new(|| {
+    [(Op::Acquire, ACQUIRE), (Op::Renew, RENEW), (Op::Release, RELEASE), (Op::Vote, VOTE)]
         .map(|(op, text)| (op, redis::Script::new(text).get_hash().to_owned()))
 });
 
 /// The texts, for `SCRIPT LOAD`.
-pub(crate) const TEXTS: [&str; 3] = [ACQUIRE, RENEW, RELEASE];
+pub(crate) const TEXTS: [&str; 4] = [ACQUIRE, RENEW, RELEASE, VOTE];
 
 /// What a command does.
 pub fn classify(args: &[Vec<u8>]) -> Op {

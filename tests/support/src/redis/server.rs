@@ -35,8 +35,9 @@ pub struct RedisBuilder {
 #[derive(Debug)]
 pub struct StartError(String);
 
-/// Names the program to run in place of the installed `redis-server`, such as another version.
-const PROGRAM: &str = "LOCK_TESTS_REDIS_SERVER";
+/// The variable that names the program to run in place of the installed `redis-server`, such as
+/// another version.
+pub const REDIS_SERVER: &str = "LOCK_TESTS_REDIS_SERVER";
 /// Another process may take a port between the search for it and the start of the server.
 const ATTEMPTS: usize = 20;
 /// A loaded machine takes its time to start a process.
@@ -52,12 +53,12 @@ const LOOK: Duration = Duration::from_millis(5);
 /// If there is no file of that name.
 #[must_use]
 pub fn redis_server() -> OsString {
-    env::var_os(PROGRAM).map_or_else(|| "redis-server".into(), existing)
+    env::var_os(REDIS_SERVER).map_or_else(|| "redis-server".into(), existing)
 }
 
 fn existing(named: OsString) -> OsString {
     let program = Path::new(&named);
-    assert!(program.is_file(), "{PROGRAM} names {}, which is not a file", program.display());
+    assert!(program.is_file(), "{REDIS_SERVER} names {}, which is not a file", program.display());
     named
 }
 
@@ -185,6 +186,12 @@ impl RedisServer {
             child.kill().unwrap();
             let _ = child.wait().unwrap();
         }
+    }
+
+    /// Whether it was not killed.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
     }
 
     /// Starts the server again on its port, after [`kill`](Self::kill).

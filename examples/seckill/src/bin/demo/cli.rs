@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use seckill::server::Config;
 
 /// Starts several instances of a coupon service, lets many users press the button several times at
@@ -25,9 +25,9 @@ pub(crate) enum Command {
     /// One instance of the service; the demo starts itself with this.
     #[command(hide = true)]
     Instance(Config),
-    /// A Redis server, ended when the demo ends.
+    /// The Redis servers, ended when the demo ends.
     #[command(hide = true)]
-    Redis { program: PathBuf },
+    Redis { mode: RedisMode },
     /// Another program of the fleet, ended when the demo ends.
     #[command(hide = true)]
     Tend {
@@ -51,9 +51,17 @@ pub(crate) struct Options {
     /// How many users press at the same moment.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) concurrency: u32,
-    /// The Redis to use; without it the demo starts its own `redis-server` on a free port.
-    #[arg(long, value_name = "URL")]
+    /// The Redis to use, or several URLs in one argument for a quorum; without it the demo starts
+    /// its own `redis-server` on a free port.
+    #[arg(long, value_name = "URL", conflicts_with = "redis_mode")]
     pub(crate) redis: Option<String>,
+    /// Which servers the demo starts.
+    #[arg(long, value_name = "MODE", default_value = "single")]
+    pub(crate) redis_mode: RedisMode,
+    /// Do damage to the servers while each of the locked modes is under load. Users who get a 503
+    /// press again.
+    #[arg(long)]
+    pub(crate) chaos: bool,
     /// The database to use; without it a SQLite file that is deleted in the end.
     #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
     pub(crate) database: Option<String>,
@@ -69,4 +77,44 @@ pub(crate) struct Options {
     /// Afterwards keep the instances running until Ctrl-C, to press the button in a browser.
     #[arg(long)]
     pub(crate) stay: bool,
+}
+
+/// The servers that the demo starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RedisMode {
+    /// One server.
+    Single,
+    /// A master with two replicas, and three sentinels; the damage is a `kill -9` of the master.
+    Sentinel,
+    /// Three masters with a replica each; the damage is a slot that moves to another master while
+    /// it is used, and a `kill -9` of the third one.
+    Cluster,
+    /// Five servers that know nothing of each other; the damage is a `kill -9` of one of them, for
+    /// good.
+    Quorum,
+}
+
+impl RedisMode {
+    /// As the command line names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Quorum => "quorum",
+        }
+    }
+}
+
+impl Options {
+    /// What is wrong with the options together, if anything is.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if self.chaos && (self.redis.is_some() || self.redis_mode == RedisMode::Single) {
+            return Err(
+                "--chaos needs servers that survive it: add --redis-mode sentinel, cluster \
+                        or quorum",
+            );
+        }
+        Ok(())
+    }
 }

@@ -15,7 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use indicatif::{ProgressBar, ProgressStyle};
 use seckill::db::{Audit, Database};
 use seckill::routes::USER_HEADER;
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
 
 use crate::cli::Options;
 use crate::error::BoxError;
@@ -24,6 +25,12 @@ use crate::mode::Mode;
 
 /// Longer than any honest answer takes; what is later counts as an error.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a user waits after a 503, or after nothing but 409s.
+const PRESS_AGAIN: Duration = Duration::from_millis(500);
+
+/// The damage is done when one press of so many has its answer.
+const FIRST_PART: u64 = 5;
 
 /// What came of one mode.
 #[derive(Debug)]
@@ -46,8 +53,14 @@ pub(crate) async fn every_mode(fleet: &Fleet, options: &Options) -> Result<Vec<O
         let voucher = fleet.voucher(mode);
         // As many as there are users: one for each, and not one to spare.
         fleet.database().offer(&voucher, options.users).await?;
-        let crowd = Crowd::new(fleet.addresses(), mode, &voucher)?;
-        let measured = crowd.press(mode, options).await;
+        let crowd = Crowd::new(fleet.addresses(), mode, &voucher, options)?;
+        let measured = if options.chaos && mode.locks() {
+            let (measured, damaged) = tokio::join!(crowd.press(), crowd.damage(fleet));
+            damaged?;
+            measured
+        } else {
+            crowd.press().await
+        };
         let audit = audit(fleet.database(), &voucher).await?;
         outcomes.push(measured.with(mode, audit));
     }
@@ -60,10 +73,12 @@ async fn audit(database: &Database, voucher: &str) -> Result<Audit, BoxError> {
 }
 
 /// The users, and the buttons in front of them.
-struct Crowd {
+struct Crowd<'a> {
     client: Client<HttpConnector, Empty<Bytes>>,
     buttons: Vec<Uri>,
     next: AtomicUsize,
+    options: &'a Options,
+    progress: Progress,
 }
 
 struct Measured {
@@ -74,10 +89,17 @@ struct Measured {
 struct Answer {
     took: Duration,
     error: Option<String>,
+    /// "Your other click is being handled".
+    is_conflict: bool,
 }
 
-impl Crowd {
-    fn new(addresses: &[String], mode: Mode, voucher: &str) -> Result<Self, BoxError> {
+impl<'a> Crowd<'a> {
+    fn new(
+        addresses: &[String],
+        mode: Mode,
+        voucher: &str,
+        options: &'a Options,
+    ) -> Result<Self, BoxError> {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         Ok(Self {
@@ -87,34 +109,68 @@ impl Crowd {
                 .map(|address| format!("{address}/{mode}/vouchers/{voucher}/orders").parse())
                 .collect::<Result<_, _>>()?,
             next: AtomicUsize::new(0),
+            options,
+            progress: Progress::start(mode, options),
         })
     }
 
     /// Every user once, some of them at the same moment, each with all presses at once.
-    async fn press(&self, mode: Mode, options: &Options) -> Measured {
-        let progress = Progress::start(mode, options);
+    async fn press(&self) -> Measured {
         let began = Instant::now();
-        let answers = stream::iter(1..=options.users)
-            .map(|user| {
-                let presses = (0..options.duplicates).map(|_| self.press_once(user, &progress));
-                join_all(presses)
-            })
-            .buffer_unordered(options.concurrency as usize)
+        let answers = stream::iter(1..=self.options.users)
+            .map(|user| self.press_as(user))
+            .buffer_unordered(self.options.concurrency as usize)
             .flat_map(stream::iter)
             .collect()
             .await;
         let took = began.elapsed();
-        progress.finish(took);
+        self.progress.finish(took);
         Measured { took, answers }
     }
 
-    async fn press_once(&self, user: u32, progress: &Progress) -> Answer {
+    /// Does damage to the servers once a part of the users has pressed.
+    async fn damage(&self, fleet: &Fleet) -> Result<(), BoxError> {
+        self.progress.first_part().await;
+        let damage = fleet.damage().await?;
+        self.progress.tell(&damage);
+        Ok(())
+    }
+
+    /// All presses of a user, who presses again if each got "another is being handled": if several
+    /// instances ask the members of a quorum at the same moment, it may be that none gets a
+    /// majority.
+    async fn press_as(&self, user: u32) -> Vec<Answer> {
         let began = Instant::now();
-        let error = match timeout(ANSWER_LIMIT, self.request(user)).await {
+        let presses = (0..self.options.duplicates).map(|_| self.press_once(user));
+        let mut answers = join_all(presses).await;
+        while answers.iter().all(|answer| answer.is_conflict) && began.elapsed() < ANSWER_LIMIT {
+            self.progress.pressed_alone();
+            sleep(PRESS_AGAIN).await;
+            let again = self.request_once(user).await;
+            // It is the answer to the last press, later.
+            if let Some(last) = answers.last_mut() {
+                *last = Answer { took: began.elapsed(), ..again };
+            }
+        }
+        answers.iter().for_each(|answer| self.progress.failed(answer));
+        answers
+    }
+
+    async fn press_once(&self, user: u32) -> Answer {
+        let answer = self.request_once(user).await;
+        self.progress.answered();
+        answer
+    }
+
+    async fn request_once(&self, user: u32) -> Answer {
+        let began = Instant::now();
+        let mut is_conflict = false;
+        let error = match timeout(ANSWER_LIMIT, self.request_again(user)).await {
             Ok(Ok(status)) => match status {
                 // Ordered, ordered before, "your other click is being handled", or sold out: who
                 // should have got one and did not is counted in the database.
                 StatusCode::CREATED | StatusCode::OK | StatusCode::CONFLICT | StatusCode::GONE => {
+                    is_conflict = status == StatusCode::CONFLICT;
                     None
                 }
                 other => Some(other.to_string()),
@@ -122,9 +178,19 @@ impl Crowd {
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {} s", ANSWER_LIMIT.as_secs())),
         };
-        let answer = Answer { took: began.elapsed(), error };
-        progress.answered(&answer);
-        answer
+        Answer { took: began.elapsed(), error, is_conflict }
+    }
+
+    /// Requests; presses again after each 503 if damage is done to the servers meanwhile.
+    async fn request_again(&self, user: u32) -> Result<StatusCode, BoxError> {
+        loop {
+            let status = self.request(user).await?;
+            if status != StatusCode::SERVICE_UNAVAILABLE || !self.options.chaos {
+                return Ok(status);
+            }
+            self.progress.pressed_again();
+            sleep(PRESS_AGAIN).await;
+        }
     }
 
     async fn request(&self, user: u32) -> Result<StatusCode, BoxError> {
@@ -162,6 +228,10 @@ struct Progress {
     mode: Mode,
     bar: ProgressBar,
     errors: AtomicU64,
+    again: AtomicU64,
+    alone: AtomicU64,
+    /// Closed when the first part of the presses have their answers.
+    first_part: Semaphore,
 }
 
 impl Progress {
@@ -172,21 +242,54 @@ impl Progress {
         )
         .expect("BUG: the template is correct");
         let bar = ProgressBar::new(presses).with_style(style).with_prefix(mode.to_string());
-        Self { mode, bar, errors: AtomicU64::new(0) }
+        let (errors, again, alone) = <(AtomicU64, AtomicU64, AtomicU64)>::default();
+        Self { mode, bar, errors, again, alone, first_part: Semaphore::new(0) }
     }
 
-    fn answered(&self, answer: &Answer) {
+    fn failed(&self, answer: &Answer) {
         if answer.error.is_some() {
             let errors = self.errors.fetch_add(1, Ordering::Relaxed) + 1;
             self.bar.set_message(format!("{errors} errors"));
         }
+    }
+
+    fn answered(&self) {
         self.bar.inc(1);
+        if self.bar.position() >= self.bar.length().unwrap_or(0) / FIRST_PART {
+            self.first_part.close();
+        }
+    }
+
+    /// Ready when the first part of the presses have their answers.
+    async fn first_part(&self) {
+        // Closed, never opened.
+        let _closed = self.first_part.acquire().await;
+    }
+
+    fn pressed_again(&self) {
+        self.again.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn pressed_alone(&self) {
+        self.alone.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn tell(&self, damage: &str) {
+        let mode = self.mode;
+        // Progress is a courtesy: a closed standard error is no reason to fail.
+        self.bar.suspend(|| writeln!(io::stderr(), "{mode:>7}: {damage}")).ok();
     }
 
     fn finish(&self, took: Duration) {
         let (mode, presses) = (self.mode, self.bar.position());
         self.bar.finish_and_clear();
-        // Progress is a courtesy: a closed standard error is no reason to fail.
-        writeln!(io::stderr(), "{mode:>7}: {presses} presses in {:.1} s", took.as_secs_f64()).ok();
+        let told = |count: &AtomicU64, what| match count.load(Ordering::Relaxed) {
+            0 => String::new(),
+            count => format!(", {count} {what}"),
+        };
+        let again = told(&self.again, "repeated after a 503");
+        let alone = told(&self.alone, "more after nothing but 409s");
+        let took = took.as_secs_f64();
+        writeln!(io::stderr(), "{mode:>7}: {presses} presses in {took:.1} s{again}{alone}").ok();
     }
 }

@@ -7,14 +7,15 @@ mod load;
 mod mode;
 mod report;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-use lock_testkit::{RedisServer, run_standalone};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use lock_testkit::{RedisServer, run_cluster, run_quorum, run_sentinels, run_standalone};
 use seckill::process;
+use seckill::server::NAMESPACE;
 
-use self::cli::{Cli, Command, Options};
+use self::cli::{Cli, Command, Options, RedisMode};
 use self::error::BoxError;
 use self::fleet::{Fleet, child};
 use self::report::Report;
@@ -25,19 +26,27 @@ const INTERRUPTED: u8 = 130;
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(message) = cli.options.check() {
+        Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
+    }
     process::init_tracing();
     let done = match cli.command {
         Some(Command::Instance(config)) => child::instance(config).await,
-        Some(Command::Redis { program }) => redis(program).await,
+        Some(Command::Redis { mode }) => redis(mode).await,
         Some(Command::Tend { program, arguments }) => child::tend(&program, &arguments).await,
         None => demo(&cli.options).await,
     };
     done.unwrap_or_else(|error| process::failed(&*error))
 }
 
-/// A Redis server, as a process that ends when the demo ends.
-async fn redis(program: PathBuf) -> Result<ExitCode, BoxError> {
-    run_standalone(RedisServer::builder().command([program])).await?;
+/// The Redis servers, in a process that ends when the demo ends.
+async fn redis(mode: RedisMode) -> Result<ExitCode, BoxError> {
+    match mode {
+        RedisMode::Single => run_standalone(RedisServer::builder()).await?,
+        RedisMode::Sentinel => run_sentinels().await?,
+        RedisMode::Cluster => run_cluster().await?,
+        RedisMode::Quorum => run_quorum(NAMESPACE).await?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 

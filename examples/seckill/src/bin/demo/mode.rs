@@ -15,6 +15,11 @@ pub(crate) enum Mode {
 
 impl Mode {
     pub(crate) const ALL: [Self; 3] = [Self::None, Self::Macro, Self::Layer];
+
+    /// Whether it takes a lock.
+    pub(crate) fn locks(self) -> bool {
+        self != Self::None
+    }
 }
 
 impl fmt::Display for Mode {

@@ -90,7 +90,7 @@ impl Report<'_> {
 
     fn json(&self) -> Json {
         Json {
-            redis: without_password(self.redis),
+            redis: without_passwords(self.redis),
             instances: self.instances,
             modes: self.modes.iter().map(Row::from).collect(),
         }
@@ -195,10 +195,16 @@ fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// The URL, fit to be shown.
+/// The URLs, fit to be shown.
+fn without_passwords(urls: &str) -> String {
+    urls.split_whitespace().map(without_password).collect::<Vec<_>>().join(" ")
+}
+
 fn without_password(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
     let address = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
+    // For sentinels the parameters may have a password.
+    let address = address.split('?').next().unwrap_or_default();
     format!("{scheme}://{address}")
 }
 
@@ -209,7 +215,7 @@ mod tests {
     use clap::Parser;
     use seckill::db::Audit;
 
-    use super::{Report, percentile, without_password};
+    use super::{Report, percentile, without_passwords};
     use crate::cli::{Cli, Options};
     use crate::load::Outcome;
     use crate::mode::Mode;
@@ -274,8 +280,14 @@ mod tests {
             ("redis://127.0.0.1:6379/", "redis://127.0.0.1:6379/"),
             ("redis://:hunter2@cache/1", "redis://cache/1"),
             ("rediss://user:hunter@2@cache", "rediss://cache"),
+            (
+                "redis+sentinel://:hunter2@a,b/shop?sentinel_password=hunter2",
+                "redis+sentinel://a,b/shop",
+            ),
+            ("redis+cluster://:hunter2@a,b", "redis+cluster://a,b"),
+            ("redis://:hunter2@a/ redis://:hunter2@b/", "redis://a/ redis://b/"),
         ] {
-            assert_eq!(without_password(url), shown);
+            assert_eq!(without_passwords(url), shown);
         }
     }
 }

@@ -4,21 +4,20 @@
 //! A call pays for them once, however many commands it carries.
 //!
 //! - A command that finds no other unanswered is sent by its caller, at once and alone.
-//! - All others are queued: renewals before releases before claims, first come first served among
-//!   each. The driver, one task per connection, collects from the queue and sends.
-//! - The driver sends while fewer than [`MIN_IN_FLIGHT`] calls are in flight, or while only a few
+//! - All others are queued, as [`Backlog`] says. The driver, one task per connection, collects from
+//!   the queue and sends.
+//! - The driver sends while fewer than [`MIN_CALLS`] calls are in flight, or while only a few
 //!   commands are unanswered. Two calls keep both sides busy: the server works on one while the
 //!   client works on the replies to the other.
 //! - Beyond that, up to a window of calls, it sends batches that are full, and batches that cannot
 //!   grow because what is queued cannot share a call. The window grows by one with each quick reply
-//!   and halves with each slow one, between [`MIN_IN_FLIGHT`] and [`MAX_IN_FLIGHT`].
+//!   and halves with each slow one, between [`MIN_CALLS`] and [`MAX_CALLS`].
 //! - A batch is full at a share of what is unanswered, from [`MIN_BATCH`] to [`MAX_BATCH`]
 //!   commands. If all went into one call, one side would be idle while the other works.
 //!
 //! A caller that goes away before its command is sent takes the command out of the queue. A call
 //! that is refused because of one of its keys is split, and each command is sent once alone.
 
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::iter;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -29,11 +28,13 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use redis::Value;
+use redis::{Pipeline, Value};
 use tokio::sync::{Notify, oneshot};
 
+use super::backlog::{self, Backlog};
 use super::command::{self, Command, EvalMode, Kind, Reply};
-use super::link::{Health, Link};
+use super::link::{Health, Link, without_asking};
+use crate::error::Error;
 use crate::metrics;
 use crate::store::redis::error::Fault;
 use crate::time::{Instant, timeout_at};
@@ -42,11 +43,11 @@ use crate::time::{Instant, timeout_at};
 pub(crate) struct Batcher {
     link: Arc<Link>,
     /// `None` once nothing sends the queue any more.
-    queue: Mutex<Option<Backlog>>,
+    queue: Mutex<Option<Backlog<Unanswered>>>,
     wake: Notify,
     unanswered: AtomicUsize,
-    /// How often the driver ran. A runtime that nothing drives sends nothing.
-    turns: AtomicU64,
+    /// How often the driver looked at the queue. A runtime that nothing drives sends nothing.
+    rounds: AtomicU64,
     /// Of each namespace, the channel on which this connection receives grants.
     inboxes: Mutex<Vec<(Arc<str>, Arc<str>)>>,
 }
@@ -54,22 +55,17 @@ pub(crate) struct Batcher {
 /// Counts a command as unanswered until it has its reply, or will have none.
 struct Unanswered(Arc<Batcher>);
 
-struct QueuedCommand {
-    command: Command,
-    reply: oneshot::Sender<Result<Reply, Fault>>,
-    unanswered: Unanswered,
-}
+type QueuedCommand = backlog::QueuedCommand<Unanswered>;
 
-/// The commands that wait to be sent.
-///
-/// A release goes before a claim of another token for the same lock. It never meets a claim of its
-/// own token, because its client has given that up by then.
+/// The reply to a call.
 #[derive(Default)]
-struct Backlog {
-    /// Before all others: leases do not wait. There are no more renewals than leases.
-    renewals: VecDeque<QueuedCommand>,
-    releases: VecDeque<QueuedCommand>,
-    claims: VecDeque<QueuedCommand>,
+struct CallReply {
+    /// The server's time, in microseconds; 0 if the script did not read it.
+    us: u64,
+    /// One for each command.
+    values: Vec<Value>,
+    /// Why what it rests on may be lost with the server, if replicas are to have it.
+    unconfirmed: Option<Error>,
 }
 
 /// The most commands in one call. The fixed price of a call is small by then, and the server does
@@ -78,17 +74,15 @@ const MAX_BATCH: usize = 64;
 /// A call with fewer commands is not full.
 const MIN_BATCH: usize = 8;
 /// With this many calls in flight, commands are collected instead of sent.
-const MIN_IN_FLIGHT: usize = 2;
+const MIN_CALLS: usize = 2;
 /// Upper bound on calls in flight. Calls that the server has yet to execute delay renewals, and
 /// other clients of the server want to be served as well.
-const MAX_IN_FLIGHT: usize = 32;
+const MAX_CALLS: usize = 32;
 /// A reply is quick if it takes no more than this part of the request timeout.
 const QUICK: u32 = 8;
 /// A queued command may wait for its reply up to this many request timeouts: the calls in flight
 /// come first.
 const MAX_QUEUED: u32 = 3;
-/// Stop looking for commands that can share a call after skipping this many.
-const MAX_SKIPPED: usize = 256;
 /// With no more unanswered commands than this there is nothing to collect, and a call delays
 /// nothing.
 const FEW: usize = 4;
@@ -97,16 +91,16 @@ impl Batcher {
     pub(super) fn new(link: Arc<Link>) -> Self {
         Self {
             link,
-            queue: Mutex::new(Some(Backlog::default())),
+            queue: Mutex::new(Some(Backlog::new())),
             wake: Notify::new(),
             unanswered: AtomicUsize::new(0),
-            turns: AtomicU64::new(0),
+            rounds: AtomicU64::new(0),
             inboxes: Mutex::default(),
         }
     }
 
     /// Executes `command` and waits for its reply until `until`, but no longer than the timeouts
-    /// allow. Commands that are handed over one after another arrive in that order.
+    /// allow. Commands that are submitted one after another arrive in that order.
     ///
     /// If the future is dropped before the call is written, nothing is sent.
     pub(crate) async fn execute(
@@ -120,7 +114,7 @@ impl Batcher {
             // Boxed, or every future would carry the room for this.
             return Box::pin(execute_alone(unanswered, command, until)).await;
         }
-        let turns = self.turns.load(Ordering::Relaxed);
+        let rounds = self.rounds.load(Ordering::Relaxed);
         let longest = Instant::now().saturating_add(self.longest_wait());
         let (sender, reply) = oneshot::channel();
         if self.push(QueuedCommand { command, reply: sender, unanswered }) {
@@ -129,7 +123,7 @@ impl Batcher {
         let until = until.map_or(longest, |until| until.min(longest));
         let Ok(reply) = timeout_at(until, reply).await else {
             // Calls report how the connection fares, unless nothing drives it.
-            if Instant::now() >= longest && turns == self.turns.load(Ordering::Relaxed) {
+            if Instant::now() >= longest && rounds == self.rounds.load(Ordering::Relaxed) {
                 self.link.report(Health::Broken);
             }
             return Err(self.link.silent());
@@ -138,7 +132,53 @@ impl Batcher {
         reply.unwrap_or_else(|_| Err(Fault::gone()))
     }
 
-    /// How long a command that is handed over now may wait until it is sent.
+    /// Executes `command` at once and alone, at a node of a cluster that is about to take its slot.
+    pub(crate) async fn execute_asking(
+        &self,
+        command: Command,
+        until: Option<Instant>,
+    ) -> Result<Reply, Fault> {
+        let mut reply = self.call_asking(&command, EvalMode::Digest, until).await;
+        if reply.as_ref().is_err_and(Fault::is_unknown_script) {
+            reply = self.call_asking(&command, EvalMode::Text, until).await;
+        }
+        let CallReply { us, mut values, unconfirmed } = reply?;
+        values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value, unconfirmed))
+    }
+
+    async fn call_asking(
+        &self,
+        command: &Command,
+        mode: EvalMode,
+        until: Option<Instant>,
+    ) -> Result<CallReply, Fault> {
+        let kind = command.kind();
+        let cmd = command::call(iter::once(command), None, mode).ok_or(Fault::Garbled)?;
+        let acks = self.link.acks().filter(|_| kind != Kind::Release);
+        let pipeline = match acks {
+            Some(acks) => acks.pipeline(cmd, until, true),
+            None => {
+                let mut pipeline = Pipeline::with_capacity(2);
+                pipeline.cmd("ASKING").add_command(cmd);
+                pipeline
+            }
+        };
+        let read = |replies| {
+            let mut replies = without_asking(replies)?;
+            let (reply, unconfirmed) = match acks {
+                Some(acks) => acks.read(replies)?,
+                None => {
+                    let reply = replies.pop().ok_or(Fault::Garbled)?;
+                    (reply.extract_error().map_err(Fault::refused)?, None)
+                }
+            };
+            let (us, values) = command::replies(reply, kind, 1)?;
+            Ok(CallReply { us, values, unconfirmed })
+        };
+        self.link.request_all(&pipeline, until, read).await
+    }
+
+    /// How long a command that is submitted now may wait until it is sent.
     pub(crate) fn longest_delay(&self) -> Duration {
         if self.unanswered.load(Ordering::Acquire) <= MAX_BATCH {
             // It goes with the next call, or with the one after.
@@ -155,20 +195,22 @@ impl Batcher {
     pub(super) async fn drive(self: Arc<Self>) {
         let _closing = CloseOnDrop(&self);
         let mut calls = FuturesUnordered::new();
-        let mut window = MIN_IN_FLIGHT;
+        // While replicas confirm a call, the server executes none of those behind it.
+        let most = if self.link.acks().is_some() { MIN_CALLS } else { MAX_CALLS };
+        let mut window = MIN_CALLS;
         loop {
             tokio::select! {
                 biased;
                 Some(was_quick) = calls.next() => {
                     window = if was_quick { window + 1 } else { window / 2 };
-                    window = window.clamp(MIN_IN_FLIGHT, MAX_IN_FLIGHT);
+                    window = window.clamp(MIN_CALLS, most);
                 }
                 () = self.wake.notified() => {
                     // Let the tasks run that are ready now: some of them may queue a command, too.
                     tokio::task::yield_now().await;
                 }
             }
-            self.turns.fetch_add(1, Ordering::Relaxed);
+            self.rounds.fetch_add(1, Ordering::Relaxed);
             while let Some(batch) = self.next_batch(calls.len(), window) {
                 let mut call = Box::pin(self.send(batch));
                 // Polled here, because the first poll writes the call and the order counts.
@@ -212,13 +254,13 @@ impl Batcher {
         &self,
         batch: &mut impl Batch,
         until: Option<Instant>,
-    ) -> Result<(u64, Vec<Value>), Fault> {
+    ) -> Result<CallReply, Fault> {
         let values = self.call(batch, EvalMode::Digest, until).await;
         if !values.as_ref().is_err_and(Fault::is_unknown_script) {
             return values;
         }
-        // The releases of callers that are gone may be ahead of this call by now, and would not be
-        // repeated because of it.
+        // A caller that gave up has sent a release, perhaps ahead of this call. Its claim must not
+        // be sent behind that: nothing would release it.
         batch.drop_cancelled();
         self.call(batch, EvalMode::Text, until).await
     }
@@ -228,19 +270,34 @@ impl Batcher {
         batch: &impl Batch,
         mode: EvalMode,
         until: Option<Instant>,
-    ) -> Result<(u64, Vec<Value>), Fault> {
-        let Some(first) = batch.commands().next() else { return Ok((0, Vec::new())) };
+    ) -> Result<CallReply, Fault> {
+        let Some(first) = batch.commands().next() else { return Ok(CallReply::default()) };
         let kind = first.kind();
         let inbox = (kind == Kind::Release).then(|| self.inbox(first.namespace())).flatten();
         let Some(cmd) = command::call(batch.commands(), inbox.as_deref(), mode) else {
-            return Ok((0, Vec::new()));
+            return Ok(CallReply::default());
         };
         let count = batch.commands().count();
         let timer = metrics::request_of(count);
-        let replies = self.link.request(&cmd, until, |value| command::replies(value, kind, count));
-        let replies = replies.await;
+        let read = |value| command::replies(value, kind, count);
+        // Releases are not confirmed: one that is lost leaves the lock to its ttl.
+        let reply = match self.link.acks().filter(|_| kind != Kind::Release) {
+            None => {
+                let replies = self.link.request(&cmd, until, read).await;
+                replies.map(|(us, values)| CallReply { us, values, unconfirmed: None })
+            }
+            Some(acks) => {
+                let read = |replies| {
+                    let (reply, unconfirmed) = acks.read(replies)?;
+                    read(reply).map(|(us, values)| CallReply { us, values, unconfirmed })
+                };
+                let pipeline = acks.pipeline(cmd, until, false);
+                // Boxed, or every call would carry the room for this.
+                Box::pin(self.link.request_all(&pipeline, until, read)).await
+            }
+        };
         timer.end();
-        replies
+        reply
     }
 
     /// Records on which channel this connection receives the grants of `namespace`.
@@ -261,11 +318,7 @@ impl Batcher {
         let mut queue = self.lock();
         // Dropped if the queue is closed, which tells its caller.
         let Some(queue) = queue.as_mut() else { return false };
-        match queued.command.kind() {
-            Kind::Renew => queue.renewals.push_back(queued),
-            Kind::Release => queue.releases.push_back(queued),
-            Kind::Claim => queue.claims.push_back(queued),
-        }
+        queue.push(queued);
         let len = queue.len();
         len == 1 || len == self.full_batch()
     }
@@ -275,19 +328,18 @@ impl Batcher {
         let mut queue = self.lock();
         let queue = queue.as_mut()?;
         let full = self.full_batch();
-        let may_send = calls < MIN_IN_FLIGHT
+        let may_send = calls < MIN_CALLS
             || calls < window && (queue.len() >= full || queue.is_mixed())
             || self.unanswered.load(Ordering::Acquire) <= FEW;
         if !may_send {
             return None;
         }
-        let mut kinds = [&mut queue.renewals, &mut queue.releases, &mut queue.claims].into_iter();
-        kinds.find_map(|kind| take_batch(kind, full))
+        queue.take(full)
     }
 
     /// How many commands make a batch full now.
     fn full_batch(&self) -> usize {
-        (self.unanswered.load(Ordering::Acquire) / MIN_IN_FLIGHT).clamp(MIN_BATCH, MAX_BATCH)
+        (self.unanswered.load(Ordering::Acquire) / MIN_CALLS).clamp(MIN_BATCH, MAX_BATCH)
     }
 
     /// Sends nothing more, because the connection is given up. Callers with queued commands learn
@@ -297,7 +349,7 @@ impl Batcher {
         drop(queue);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Backlog>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Backlog<Unanswered>>> {
         // Nothing that holds this lock panics.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -323,20 +375,22 @@ async fn execute_alone(
     mut command: Command,
     until: Option<Instant>,
 ) -> Result<Reply, Fault> {
-    let (us, mut values) = unanswered.0.eval(&mut command, until).await?;
-    values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value))
+    let CallReply { us, mut values, unconfirmed } = unanswered.0.eval(&mut command, until).await?;
+    values.pop().ok_or(Fault::Garbled).and_then(|value| Reply::new(us, value, unconfirmed))
 }
 
 /// Gives each command of a batch its reply.
-fn pass_on(batch: Vec<QueuedCommand>, replies: Result<(u64, Vec<Value>), Fault>) {
-    let (us, values) = match replies {
-        Ok((us, values)) => (us, values.into_iter().map(Ok).collect()),
-        Err(fault) => (0, vec![Err(fault); batch.len()]),
+fn pass_on(batch: Vec<QueuedCommand>, reply: Result<CallReply, Fault>) {
+    let (us, values, unconfirmed) = match reply {
+        Ok(CallReply { us, values, unconfirmed }) => {
+            (us, values.into_iter().map(Ok).collect(), unconfirmed)
+        }
+        Err(fault) => (0, vec![Err(fault); batch.len()], None),
     };
     for (QueuedCommand { reply, unanswered, .. }, value) in batch.into_iter().zip(values) {
         drop(unanswered);
         // Fails if the caller is gone, which needs no reply.
-        drop(reply.send(value.and_then(|value| Reply::new(us, value))));
+        drop(reply.send(value.and_then(|value| Reply::new(us, value, unconfirmed.clone()))));
     }
 }
 
@@ -365,39 +419,4 @@ impl Batch for Command {
 
     /// Its caller polls this call, so the call ends with the caller.
     fn drop_cancelled(&mut self) {}
-}
-
-impl Backlog {
-    /// Whether some of the commands cannot share a call.
-    fn is_mixed(&self) -> bool {
-        [&self.renewals, &self.releases, &self.claims].into_iter().any(|kind| {
-            let ends = kind.front().zip(kind.back());
-            ends.is_some_and(|(first, last)| !first.command.goes_with(&last.command))
-        })
-    }
-
-    fn len(&self) -> usize {
-        self.renewals.len() + self.releases.len() + self.claims.len()
-    }
-}
-
-/// Takes the first command whose caller still waits, and those that can share a call with it, up to
-/// `most` in all.
-fn take_batch(queue: &mut VecDeque<QueuedCommand>, most: usize) -> Option<Vec<QueuedCommand>> {
-    let mut batch: Vec<QueuedCommand> = Vec::new();
-    let mut skipped = Vec::new();
-    while batch.len() < most && skipped.len() < MAX_SKIPPED {
-        let Some(queued) = queue.pop_front() else { break };
-        if queued.reply.is_closed() {
-            continue;
-        }
-        match batch.first() {
-            Some(first) if !first.command.goes_with(&queued.command) => skipped.push(queued),
-            _ => batch.push(queued),
-        }
-    }
-    for queued in skipped.into_iter().rev() {
-        queue.push_front(queued);
-    }
-    (!batch.is_empty()).then_some(batch)
 }

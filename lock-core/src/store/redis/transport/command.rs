@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
+use super::clock::millis_left;
+use crate::error::Error;
 use crate::store::redis::error::Fault;
 use crate::store::redis::keys::{self, Tag};
-use crate::store::redis::scripts::{ACQUIRE, RELEASE, RENEW, Script};
+#[cfg(feature = "redis-quorum")]
+use crate::store::redis::scripts::VOTE;
+use crate::store::redis::scripts::{ACQUIRE, FREE, RELEASE, RENEW, Script};
 use crate::store::{Name, Released, Token};
 
 /// One request to a script. A call may carry many of a kind.
@@ -37,16 +41,47 @@ pub(crate) enum Operation {
     },
     Renew {
         ttl_ms: u64,
+        /// `None`: the renewal only lengthens.
+        cut: Option<Cut>,
     },
+    /// A claim or a renewal on a member of a quorum.
+    #[cfg(feature = "redis-quorum")]
+    Vote(VoteOperation),
+}
+
+/// What the script of a vote does for one lock.
+#[cfg(feature = "redis-quorum")]
+#[derive(Clone, Debug)]
+pub(crate) struct VoteOperation {
+    pub(crate) ttl_ms: u64,
+    /// The server's time, in microseconds, after which it does nothing.
+    pub(crate) void_after: u64,
+    /// The number that it proposes; 0: none; -1: none, and a free lock is left so; -2: none, and a
+    /// free lock is taken before those that wait for it.
+    pub(crate) number: i64,
+    /// Whether it is for a lease that is held.
+    pub(crate) is_renewal: bool,
+    /// The run id of the server; empty: it is not compared.
+    pub(crate) run_id: Arc<str>,
+    pub(crate) restart_delay_ms: u64,
+}
+
+/// How a renewal shortens an expiry that is later than any client asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Cut {
+    /// The longest time that it leaves to the lock.
+    pub(crate) longest_ms: u64,
+    /// The server's time, in microseconds, after which it does not cut.
+    pub(crate) void_after: u64,
 }
 
 /// The place in a queue that a claim takes or refreshes.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuePlace {
-    /// `token:claim_ms:(=|~)inbox`: the same for as long as the token waits.
+    /// `token:hand_off_ms:(=|#|~)inbox`: the same for as long as the token waits.
     pub(crate) member: Arc<str>,
     /// How long the server keeps the place without another claim.
-    pub(crate) life_ms: u64,
+    pub(crate) keep_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -54,6 +89,8 @@ pub(crate) enum Kind {
     Release,
     Claim,
     Renew,
+    #[cfg(feature = "redis-quorum")]
+    Vote,
 }
 
 /// The reply of the acquire script to a claim.
@@ -61,7 +98,7 @@ pub(crate) enum Kind {
 pub(crate) enum AcquireReply {
     Granted {
         us: u64,
-        fence: u64,
+        number: u64,
     },
     /// `generation`: the connection that brought the reply.
     Queued {
@@ -96,14 +133,14 @@ impl AcquireReply {
 pub(crate) struct Holder {
     /// How long the lock lasts if it is not renewed.
     pub(crate) left: Duration,
-    /// Whether the holder's value is a token, so that its release hands the lock over.
-    pub(crate) hands_over: bool,
+    /// Whether the holder's value is a token, so that its release hands the lock on.
+    pub(crate) hands_on: bool,
 }
 
 /// The scripts mint no number beyond this, and fencing tokens have no room for much larger ones.
 pub(crate) const LARGEST_NUMBER: u64 = 1 << 53;
 /// Room for a name and its companions, a token and numbers.
-const TYPICAL_LEN: usize = 320;
+const TYPICAL_LEN: usize = 384;
 
 impl Command {
     pub(super) fn kind(&self) -> Kind {
@@ -111,6 +148,18 @@ impl Command {
             Operation::Claim { .. } => Kind::Claim,
             Operation::Release { .. } => Kind::Release,
             Operation::Renew { .. } => Kind::Renew,
+            #[cfg(feature = "redis-quorum")]
+            Operation::Vote(_) => Kind::Vote,
+        }
+    }
+
+    /// Whether it is for a lease that is held, so that it does not wait behind claims.
+    pub(super) fn is_renewal(&self) -> bool {
+        match &self.operation {
+            Operation::Renew { .. } => true,
+            Operation::Claim { .. } | Operation::Release { .. } => false,
+            #[cfg(feature = "redis-quorum")]
+            Operation::Vote(vote) => vote.is_renewal,
         }
     }
 
@@ -131,14 +180,28 @@ impl Command {
             Operation::Claim { place, .. } => place.as_ref().map(|place| &*place.member),
             Operation::Release { member, .. } => member.as_deref(),
             Operation::Renew { .. } => None,
+            #[cfg(feature = "redis-quorum")]
+            Operation::Vote(_) => None,
+        }
+    }
+
+    /// How it shortens the lock's expiry.
+    fn cut(&self) -> Option<Cut> {
+        match self.operation {
+            Operation::Renew { cut, .. } => cut,
+            Operation::Claim { .. } | Operation::Release { .. } => None,
+            #[cfg(feature = "redis-quorum")]
+            Operation::Vote(_) => None,
         }
     }
 
     /// How long the place that it takes is kept.
-    fn life_ms(&self) -> Option<u64> {
+    fn keep_ms(&self) -> Option<u64> {
         match &self.operation {
-            Operation::Claim { place, .. } => place.as_ref().map(|place| place.life_ms),
+            Operation::Claim { place, .. } => place.as_ref().map(|place| place.keep_ms),
             Operation::Release { .. } | Operation::Renew { .. } => None,
+            #[cfg(feature = "redis-quorum")]
+            Operation::Vote(_) => None,
         }
     }
 }
@@ -153,6 +216,49 @@ pub(super) enum EvalMode {
     Text,
 }
 
+impl EvalMode {
+    fn name(self, script: &Script, cmd: &mut Cmd) {
+        match self {
+            Self::Digest => cmd.arg("EVALSHA").arg(&script.digest),
+            Self::Text => cmd.arg("EVAL").arg(script.text),
+        };
+    }
+}
+
+/// The same as [`call`], for votes.
+#[cfg(feature = "redis-quorum")]
+fn votes<'a>(commands: impl Iterator<Item = &'a Command> + Clone, mode: EvalMode) -> Option<Cmd> {
+    let first = commands.clone().next()?;
+    let votes = commands.filter_map(|command| match &command.operation {
+        Operation::Vote(vote) => Some((command, vote)),
+        _ => None,
+    });
+    let count = votes.clone().count();
+    let keys = 1 + 3 * count;
+    let mut cmd = Cmd::with_capacity(5 + keys + 4 * count, TYPICAL_LEN * count);
+    mode.name(&VOTE, &mut cmd);
+    let mut buffer = String::with_capacity(TYPICAL_LEN);
+    cmd.arg(keys).arg(keys::birth_mark(first.namespace(), first.tag, &mut buffer));
+    for (command, _) in votes.clone() {
+        cmd.arg(command.name.as_str());
+    }
+    for (command, _) in votes.clone() {
+        cmd.arg(keys::number(&command.name, command.tag, &mut buffer));
+    }
+    for (command, _) in votes.clone() {
+        cmd.arg(keys::alive(&command.name, command.tag, &mut buffer));
+    }
+    // One connection leads to one process, and one store has one delay.
+    let (_, any) = votes.clone().next()?;
+    cmd.arg(&*any.run_id).arg(any.restart_delay_ms);
+    let mut text = [0; Token::TEXT_LEN];
+    for (command, vote) in votes {
+        cmd.arg(command.token.encode(&mut text));
+        cmd.arg(vote.ttl_ms).arg(vote.void_after).arg(vote.number);
+    }
+    Some(cmd)
+}
+
 /// The call that carries all of `commands`, which [go together](Command::goes_with). `inbox` is the
 /// channel on which this connection receives grants.
 pub(super) fn call<'a>(
@@ -165,17 +271,39 @@ pub(super) fn call<'a>(
         Kind::Claim => &ACQUIRE,
         Kind::Release => &RELEASE,
         Kind::Renew => &RENEW,
+        #[cfg(feature = "redis-quorum")]
+        Kind::Vote => return votes(commands, mode),
     };
     let count = commands.clone().count();
-    let has_queues = first.kind() != Kind::Renew;
-    let keys = if has_queues { 1 + 2 * count } else { count };
+    // A counter, locks, queues and their expiries; of renewals, locks alone.
+    let keys = if first.kind() == Kind::Renew { count } else { 1 + 3 * count };
     let mut cmd = Cmd::with_capacity(5 + keys + 4 * count, TYPICAL_LEN * count);
-    match mode {
-        EvalMode::Digest => cmd.arg("EVALSHA").arg(&script.digest),
-        EvalMode::Text => cmd.arg("EVAL").arg(script.text),
-    };
+    mode.name(script, &mut cmd);
     cmd.arg(keys);
+    add_keys(&mut cmd, first, commands.clone());
+    match first.kind() {
+        Kind::Claim => {
+            cmd.arg(commands.clone().filter_map(Command::keep_ms).max().unwrap_or(0));
+        }
+        Kind::Release => {
+            cmd.arg(inbox.unwrap_or_default());
+        }
+        Kind::Renew => {}
+        #[cfg(feature = "redis-quorum")]
+        Kind::Vote => {}
+    }
+    add_arguments(&mut cmd, first, commands);
+    Some(cmd)
+}
+
+/// What the scripts find in `KEYS`.
+fn add_keys<'a>(
+    cmd: &mut Cmd,
+    first: &Command,
+    commands: impl Iterator<Item = &'a Command> + Clone,
+) {
     let mut buffer = String::with_capacity(TYPICAL_LEN);
+    let has_queues = first.kind() != Kind::Renew;
     if has_queues {
         cmd.arg(keys::counter(first.namespace(), first.tag, &mut buffer));
     }
@@ -186,50 +314,71 @@ pub(super) fn call<'a>(
         for command in commands.clone() {
             cmd.arg(keys::queue(&command.name, command.tag, &mut buffer));
         }
-    }
-    match first.kind() {
-        Kind::Claim => {
-            cmd.arg(commands.clone().filter_map(Command::life_ms).max().unwrap_or(0));
+        for command in commands {
+            cmd.arg(keys::alive(&command.name, command.tag, &mut buffer));
         }
-        Kind::Release => {
-            cmd.arg(inbox.unwrap_or_default());
-        }
-        Kind::Renew => {}
     }
+}
+
+/// What the scripts find in `ARGV` for each command. What none of them needs is left out.
+fn add_arguments<'a>(
+    cmd: &mut Cmd,
+    first: &Command,
+    commands: impl Iterator<Item = &'a Command> + Clone,
+) {
     let mut text = [0; Token::TEXT_LEN];
     for command in commands.clone() {
         cmd.arg(command.token.encode(&mut text));
         match &command.operation {
             Operation::Claim { ttl_ms, void_after, .. } => cmd.arg(ttl_ms).arg(void_after),
             Operation::Release { hold_ms, .. } => cmd.arg(hold_ms),
-            Operation::Renew { ttl_ms } => cmd.arg(ttl_ms),
+            Operation::Renew { ttl_ms, .. } => cmd.arg(ttl_ms),
+            #[cfg(feature = "redis-quorum")]
+            Operation::Vote(_) => &mut *cmd,
         };
+    }
+    if commands.clone().any(|command| command.cut().is_some()) {
+        for command in commands.clone() {
+            let cut = command.cut().unwrap_or(Cut { longest_ms: 0, void_after: 0 });
+            cmd.arg(cut.longest_ms).arg(cut.void_after);
+        }
     }
     if first.member().is_some() {
         for command in commands {
             cmd.arg(command.member().unwrap_or_default());
         }
     }
-    Some(cmd)
 }
 
 /// Reads the reply to a call that carried `count` commands of `kind`: the server's time, or 0 if
 /// the script did not read it, and one value for each command.
 pub(crate) fn replies(value: Value, kind: Kind, count: usize) -> Result<(u64, Vec<Value>), Fault> {
     let Value::Array(mut values) = value else { return Err(Fault::Garbled) };
-    let us = match (kind, values.first()) {
-        (Kind::Renew, _) => 0,
-        (Kind::Claim | Kind::Release, Some(Value::Int(us))) => {
-            let us = u64::try_from(*us).map_err(|_| Fault::Garbled)?;
+    let us = match (kind, values.as_mut_slice()) {
+        // Of another form than other replies, so that a reply to another call is not taken for it.
+        (Kind::Renew, [Value::Array(replies), Value::Int(us)]) => {
+            let us = *us;
+            values = std::mem::take(replies);
+            us
+        }
+        (Kind::Claim | Kind::Release, [Value::Int(us), ..]) => {
+            let us = *us;
+            values.remove(0);
+            us
+        }
+        #[cfg(feature = "redis-quorum")]
+        (Kind::Vote, [Value::Int(us), ..]) => {
+            let us = *us;
             values.remove(0);
             us
         }
         _ => return Err(Fault::Garbled),
     };
+    let us = u64::try_from(us).map_err(|_| Fault::Garbled)?;
     if values.len() != count {
         return Err(Fault::Garbled);
     }
-    // What one command meets at the wrong server, all do: it writes nothing.
+    // A wrong server refuses every command, so one such error decides for the whole call.
     let mut refused = values.iter().filter_map(|value| match value {
         Value::ServerError(error) => Some(Fault::refused(error.clone())),
         _ => None,
@@ -243,31 +392,36 @@ pub(crate) struct Reply {
     /// The server's time, in microseconds; 0 if the script did not read it.
     pub(crate) us: u64,
     pub(crate) value: Value,
+    /// Why what it rests on may be lost with the server, if replicas are to have it.
+    pub(crate) unconfirmed: Option<Error>,
 }
 
 impl Reply {
     /// An error in `value` is about this command alone.
-    pub(crate) fn new(us: u64, value: Value) -> Result<Self, Fault> {
+    pub(crate) fn new(us: u64, value: Value, unconfirmed: Option<Error>) -> Result<Self, Fault> {
         let value = value.extract_error().map_err(Fault::refused)?;
-        Ok(Self { us, value })
+        Ok(Self { us, value, unconfirmed })
     }
 }
 
 /// Reads the reply to a claim, which came on connection `generation`.
 pub(crate) fn read_acquire(
-    Reply { us, value }: &Reply,
+    Reply { us, value, unconfirmed }: &Reply,
     generation: u64,
 ) -> Result<AcquireReply, Fault> {
     use Value::{Array, Int};
     let us = *us;
-    let holder = |left: i64, has_token: i64| Holder {
-        // A key without an expiry (-1) may stay for ever.
-        left: u64::try_from(left).map_or(Duration::MAX, Duration::from_millis),
-        hands_over: has_token == 1,
-    };
+    let holder =
+        |left: i64, has_token: i64| Holder { left: millis_left(left), hands_on: has_token == 1 };
     let items = match value {
         Int(-1) => return Ok(AcquireReply::Void { us }),
-        Int(fence) => return Ok(AcquireReply::Granted { us, fence: minted(*fence)? }),
+        Int(number) => {
+            let number = minted(*number)?;
+            return match unconfirmed {
+                None => Ok(AcquireReply::Granted { us, number }),
+                Some(error) => Err(Fault::Unconfirmed(error.clone())),
+            };
+        }
         Array(items) => items.as_slice(),
         _ => return Err(Fault::Garbled),
     };
@@ -296,6 +450,22 @@ pub(crate) fn read_release(reply: &Reply) -> Result<(Released, Option<u64>), Fau
         _ => return Err(Fault::Garbled),
     };
     Ok((released, (reply.us > 0).then_some(reply.us)))
+}
+
+/// The call that frees a lock without its queue. It is rare, so it goes by the text of its script.
+pub(crate) fn free(name: &Name, token: Token, hold_ms: u64) -> Cmd {
+    let mut text = [0; Token::TEXT_LEN];
+    let mut cmd = Cmd::new();
+    cmd.arg("EVAL").arg(FREE).arg(1).arg(name.as_str()).arg(token.encode(&mut text)).arg(hold_ms);
+    cmd
+}
+
+/// Reads the reply to that.
+pub(crate) fn read_freed(value: &Value) -> Result<(Released, Option<u64>), Fault> {
+    let Value::Array(items) = value else { return Err(Fault::Garbled) };
+    let [Value::Int(us), value] = items.as_slice() else { return Err(Fault::Garbled) };
+    let us = u64::try_from(*us).map_err(|_| Fault::Garbled)?;
+    read_release(&Reply::new(us, value.clone(), None)?)
 }
 
 /// A number that the scripts may have minted.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{future, io, iter};
 
@@ -10,9 +11,10 @@ use redis::io::AsyncDNSResolver;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisFuture,
-    RedisResult,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ProtocolVersion,
+    RedisConnectionInfo, RedisError, RedisFuture, RedisResult, Value,
 };
+use tokio::net::TcpStream;
 
 use crate::error::Error;
 use crate::store::redis::credentials::{Credentials, CredentialsProvider};
@@ -25,9 +27,9 @@ pub(crate) struct Endpoint {
     info: ConnectionInfo,
     /// Whether the URL leaves the protocol open.
     may_speak_resp3: bool,
-    credentials: Option<CredentialsProvider>,
+    credentials: Option<Arc<CredentialsProvider>>,
     #[cfg(feature = "test-util")]
-    supplier: Option<std::sync::Arc<dyn Connector>>,
+    supplier: Option<Arc<dyn Connector>>,
     #[cfg(feature = "test-util")]
     look_up: Option<LookUp>,
 }
@@ -41,13 +43,16 @@ pub(crate) type LookUp =
 /// not notice otherwise that it is dead.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
+/// The longest error that a server sends by itself, in bytes: that of the protected mode has 1,065.
+const MAX_ERROR_LEN: usize = 4096;
+
 /// An open connection. It is closed when its last clone is dropped, even with commands in flight.
 #[derive(Clone)]
 pub(crate) struct Wire {
     connection: MultiplexedConnection,
     /// redis-rs drives and ends the connections that it dials itself.
     #[cfg(feature = "test-util")]
-    _driver: Option<std::sync::Arc<supplied::Driver>>,
+    _driver: Option<Arc<supplied::Driver>>,
 }
 
 impl Endpoint {
@@ -69,8 +74,50 @@ impl Endpoint {
 
     /// Asks `provider` for a user and a password before each connection.
     pub(crate) fn with_credentials(mut self, provider: Option<CredentialsProvider>) -> Self {
-        self.credentials = provider;
+        self.credentials = provider.map(Arc::new);
         self
+    }
+
+    /// The server at another address, with the same user, database and certificates.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Self {
+        let host = host.to_owned();
+        let addr = match self.info.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                let (insecure, tls_params) = (*insecure, tls_params.clone());
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        Self {
+            info: self.info.clone().set_addr(addr),
+            may_speak_resp3: self.may_speak_resp3,
+            credentials: self.credentials.clone(),
+            #[cfg(feature = "test-util")]
+            supplier: None,
+            #[cfg(feature = "test-util")]
+            look_up: None,
+        }
+    }
+
+    /// A sentinel at another address, with the same certificates. `settings` has the user and the
+    /// password for it.
+    pub(crate) fn sentinel(&self, host: &str, port: u16, settings: &RedisConnectionInfo) -> Self {
+        let mut sentinel = self.at(host, port);
+        sentinel.info = sentinel.info.set_redis_settings(settings.clone());
+        sentinel.credentials = None;
+        sentinel
+    }
+
+    /// Where the server is, without secrets.
+    pub(crate) fn address(&self) -> String {
+        match self.info.addr() {
+            ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}"),
+            other => format!("redis://{other}"),
+        }
+    }
+
+    pub(super) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
     }
 
     /// Whether to try RESP3.
@@ -90,7 +137,7 @@ impl Endpoint {
 
     /// The same server over the streams of `connector`.
     #[cfg(feature = "test-util")]
-    pub(crate) fn over(mut self, connector: Option<std::sync::Arc<dyn Connector>>) -> Self {
+    pub(crate) fn over(mut self, connector: Option<Arc<dyn Connector>>) -> Self {
         self.supplier = connector;
         self
     }
@@ -175,6 +222,33 @@ impl Endpoint {
             return supplied::pubsub(&**supplier, &client).await;
         }
         client.get_async_pubsub().await
+    }
+
+    /// The error that the server sends by itself to a new connection, if it does. Not by TLS.
+    pub(super) async fn unasked_error(&self, address: Option<SocketAddr>) -> Option<RedisError> {
+        let ConnectionAddr::Tcp(host, port) = self.info.addr() else { return None };
+        if !self.needs_io() {
+            return None;
+        }
+        let stream = match address {
+            Some(address) => TcpStream::connect(address).await.ok()?,
+            None => TcpStream::connect((host.as_str(), *port)).await.ok()?,
+        };
+        let (mut message, mut len) = (vec![0; MAX_ERROR_LEN], 0);
+        // The error is one line, which may come in parts.
+        while len < message.len() && !message[..len].ends_with(b"\r\n") {
+            stream.readable().await.ok()?;
+            match stream.try_read(&mut message[len..]) {
+                Ok(0) => break,
+                Ok(read) => len += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+        match redis::parse_redis_value(&message[..len]).ok()? {
+            value @ Value::ServerError(_) => value.extract_error().err(),
+            _ => None,
+        }
     }
 
     /// A client at `address`, if there is no certificate that is for the name.

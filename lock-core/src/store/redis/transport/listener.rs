@@ -60,7 +60,7 @@ impl Drop for End {
         // Before the waiters look: they open a new listener if this one is dead.
         drop(self.alive.take());
         if let Some(connection) = self.connection.upgrade() {
-            connection.observer().lost();
+            connection.observer().missed();
         }
     }
 }
@@ -69,7 +69,7 @@ async fn listen(mut stream: PubSubStream, generation: u64, end: End) {
     while let Some(message) = stream.next().await {
         let Some(connection) = end.connection.upgrade() else { return };
         if let Ok(payload) = message.get_payload::<Value>() {
-            connection.observer().message(&connection, generation, &payload);
+            connection.message(generation, &payload);
         }
     }
 }

@@ -1,43 +1,49 @@
 //! Waiting for a lock in its queue.
 //!
 //! A waiter claims once. If the lock is taken it subscribes its inbox, claims again for a place in
-//! the queue, and then waits for a message. The release of the holder before it hands the lock over
+//! the queue, and then waits for a message. The release of the holder before it hands the lock on
 //! and publishes the grant to the inbox.
 //!
-//! Messages can be lost, so a waiter also claims again:
+//! Messages can be missed, so a waiter also claims again:
 //!
-//! - at intervals, which keeps its place and finds a grant whose message was lost;
+//! - at intervals, which keeps its place and finds a grant whose message was missed;
 //! - when the holder's expiry has passed, because the lock may be free without a release;
-//! - often, while the holder is not a client of this crate and hands nothing over;
-//! - when its connection was lost.
+//! - often, while the holder is not a client of this crate and hands nothing on;
+//! - when its connection was replaced.
 //!
 //! A wait can be interrupted and resumed, with the same token, by another task of the process: what
 //! it knows is parked with the token's in-doubt record.
 
-mod contended;
+#[cfg(feature = "redis-cluster")]
+mod from_cluster;
 mod mailbox;
 mod pubsub;
 mod schedule;
 mod ticket;
 
+use std::ops::ControlFlow;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use self::contended::Contended;
+#[cfg(feature = "redis-cluster")]
+pub(super) use self::from_cluster::IncomingFromCluster;
 use self::mailbox::{Event, Mailbox};
 pub(super) use self::mailbox::{Incoming, Mailboxes};
 use self::pubsub::Subscription;
-use self::schedule::{CLAIM_TTL, ClaimSchedule, pause_after_failure, pause_after_loss};
+use self::schedule::{ClaimSchedule, HAND_OFF_TTL, pause_after_failure, pause_after_gap};
 #[cfg(feature = "test-util")]
 pub(super) use self::ticket::GrantMessage;
 use self::ticket::{Ticket, Verdict};
 use super::error::Fault;
-use super::keys::Tag;
 use super::protocol::{Server, expired_on_arrival};
+use super::servers::Servers;
 use super::transport::{AcquireReply, Holder, QueuePlace, millis_up};
 use crate::error::Error;
-use crate::store::{AcquireContext, AcquireError, Claim, Grant, RECENTLY, Token, WaitEvent};
+use crate::store::{
+    AcquireContext, AcquireError, Claim, Contended, ForceReleaseListener, Grant, RECENTLY, Renewal,
+    Token, WaitEvent,
+};
 use crate::time::{Instant, sleep_until, sleep_until_some};
 
 /// What the waits of a store share.
@@ -81,6 +87,14 @@ struct Wait<'a> {
     /// When to claim next.
     next: Instant,
     last_known: Option<LastKnown>,
+    /// Claims in a row that were void.
+    voids: u32,
+    /// A message came that only the reply to a later claim can confirm.
+    hinted: bool,
+    /// When a claim first met the present foreign holder, or the one before it.
+    behind_others_since: Option<Instant>,
+    /// For how long claims met foreign holders before that.
+    behind_others: Duration,
 }
 
 /// Why a wait goes on.
@@ -89,8 +103,8 @@ enum Wake {
     Grant(Grant),
     /// A message came, and gave no lease.
     Message,
-    /// Messages may have been lost.
-    Lost,
+    /// Messages may have been missed.
+    Missed,
     /// The caller's time is over.
     Over,
 }
@@ -114,9 +128,29 @@ enum Outcome {
 const LAST_REPLY: Duration = Duration::from_millis(40);
 
 impl Waits {
-    pub(super) fn new(mailboxes: Arc<Mailboxes>, tag: Tag) -> Self {
-        let subscription = Arc::new(Subscription::new(tag));
-        Self { mailboxes, subscription, contended: Contended::default() }
+    pub(super) fn new(mailboxes: Arc<Mailboxes>) -> Self {
+        let (subscription, contended) = (Arc::default(), Contended::default());
+        Self { mailboxes, subscription, contended }
+    }
+
+    /// Tells `listener` of locks that were taken by force.
+    pub(super) fn report_forced_releases(&self, listener: Weak<dyn ForceReleaseListener>) {
+        self.mailboxes.report_forced_releases(listener);
+    }
+
+    /// Makes sure, in the background, that the store learns of forced releases where these leases
+    /// are held. On a cluster it does not: that would be a subscription for each slot.
+    pub(super) fn listen_for_forced_releases(&self, server: &Server<Parked>, renewals: &[Renewal]) {
+        let Servers::One(connection) = server.servers() else { return };
+        let Some(live) = connection.open() else { return };
+        let namespaces = renewals.iter().map(|renewal| renewal.name.namespace());
+        let mut last = None;
+        for namespace in namespaces {
+            if last != Some(namespace) {
+                self.subscription.listen_for_forced_releases(connection, &live, namespace);
+            }
+            last = Some(namespace);
+        }
     }
 
     /// Claims until the lock is granted or the caller's time is over.
@@ -126,61 +160,28 @@ impl Waits {
         claim: &Claim,
         context: &AcquireContext<'_>,
     ) -> Result<Grant, AcquireError> {
-        let token = claim.token;
         let mut wait = Wait::resume(self, server, claim, context);
-        let mut voids = 0;
         loop {
             let is_last = match wait.wake(context.until()).await {
                 Wake::Grant(grant) => return Ok(wait.entered(grant)),
                 Wake::Message => continue,
-                Wake::Lost => {
+                Wake::Missed => {
                     wait.doubt();
-                    wait.next = Instant::now().saturating_add(pause_after_loss());
+                    wait.next = Instant::now().saturating_add(pause_after_gap());
                     continue;
                 }
                 Wake::Over => match wait.last_word() {
-                    Some(error) => return Err(server.acquire_error(token, error)),
+                    Some(error) => return Err(server.acquire_error(claim.token, error)),
                     None => true,
                 },
                 Wake::Claim => false,
             };
             let attempt = wait.claim(context).await;
             let is_last = is_last || context.is_over();
-            match attempt {
-                Ok(ClaimEnd::Granted(grant)) => return Ok(grant),
-                Ok(ClaimEnd::Waiting(event)) => {
-                    voids = 0;
-                    // Also if the event is what was known before, because there is no connection:
-                    // another claim would end the same way.
-                    if is_last {
-                        return Err(server.acquire_error(token, event.into()));
-                    }
-                    context.report(event);
-                }
-                Ok(ClaimEnd::Void) => {
-                    if is_last {
-                        // The server replies, so what it said a moment ago counts.
-                        let error = wait.last_word().unwrap_or_else(expired_on_arrival);
-                        return Err(server.acquire_error(token, error));
-                    }
-                    // The claim was queued behind many others, or the server's clock stepped. The
-                    // reply brought its time, so the next claim should not be void.
-                    voids += 1;
-                    if voids > 1 {
-                        let error = server.acquire_error(token, expired_on_arrival()).error;
-                        wait.failed(error.clone());
-                        context.report(WaitEvent::Failed(error));
-                    }
-                }
-                Err(fault) => {
-                    let is_permanent = fault.is_permanent();
-                    let failed = server.acquire_fault(token, fault);
-                    if is_permanent || is_last {
-                        return Err(failed);
-                    }
-                    wait.failed(failed.error.clone());
-                    context.report(WaitEvent::Failed(failed.error));
-                }
+            match wait.conclude(attempt, is_last) {
+                ControlFlow::Break(outcome) => return outcome,
+                ControlFlow::Continue(Some(event)) => context.report(event),
+                ControlFlow::Continue(None) => {}
             }
         }
     }
@@ -194,15 +195,80 @@ impl<'a> Wait<'a> {
         claim: &'a Claim,
         context: &AcquireContext<'_>,
     ) -> Self {
-        let now = Instant::now();
         if let Some(Parked { queued, next, last_known }) = server.in_doubt().resume(claim.token) {
             context.report(last_known.event.clone());
             let (queued, last_known) = (Some(queued), Some(last_known));
-            return Self { waits, server, claim, contended: true, queued, next, last_known };
+            return Self { queued, next, last_known, ..Self::new(waits, server, claim, true) };
         }
         let contended =
             waits.contended.contains(&claim.name) || server.in_doubt().contains(claim.token);
-        Self { waits, server, claim, contended, queued: None, next: now, last_known: None }
+        Self::new(waits, server, claim, contended)
+    }
+
+    fn new(
+        waits: &'a Waits,
+        server: &'a Server<Parked>,
+        claim: &'a Claim,
+        contended: bool,
+    ) -> Self {
+        Self {
+            waits,
+            server,
+            claim,
+            contended,
+            queued: None,
+            next: Instant::now(),
+            last_known: None,
+            voids: 0,
+            hinted: false,
+            behind_others_since: None,
+            behind_others: Duration::ZERO,
+        }
+    }
+
+    /// Draws the conclusions from a claim: the wait ends, with the last claim at the
+    /// latest, or goes on, perhaps with something to report.
+    fn conclude(
+        &mut self,
+        attempt: Result<ClaimEnd, Fault>,
+        is_last: bool,
+    ) -> ControlFlow<Result<Grant, AcquireError>, Option<WaitEvent>> {
+        let (server, token) = (self.server, self.claim.token);
+        let event = match attempt {
+            Ok(ClaimEnd::Granted(grant)) => return ControlFlow::Break(Ok(grant)),
+            // Also if the event is what was known before, because there is no connection: another
+            // claim would end the same way.
+            Ok(ClaimEnd::Waiting(event)) if is_last => {
+                return ControlFlow::Break(Err(server.acquire_error(token, event.into())));
+            }
+            Ok(ClaimEnd::Waiting(event)) => {
+                self.voids = 0;
+                event
+            }
+            Ok(ClaimEnd::Void) if is_last => {
+                // The server replies, so what it said a moment ago counts.
+                let error = self.last_word().unwrap_or_else(expired_on_arrival);
+                return ControlFlow::Break(Err(server.acquire_error(token, error)));
+            }
+            Ok(ClaimEnd::Void) => {
+                // The claim was queued behind many others, or the server's clock stepped. The reply
+                // brought its time, so the next claim should not be void.
+                self.voids += 1;
+                if self.voids == 1 {
+                    return ControlFlow::Continue(None);
+                }
+                self.failed(server.acquire_error(token, expired_on_arrival()).error)
+            }
+            Err(fault) => {
+                let is_permanent = fault.is_permanent();
+                let failed = server.acquire_fault(token, fault);
+                if is_permanent || is_last {
+                    return ControlFlow::Break(Err(failed));
+                }
+                self.failed(failed.error)
+            }
+        };
+        ControlFlow::Continue(Some(event))
     }
 
     /// Waits for what comes next.
@@ -232,7 +298,7 @@ impl<'a> Wait<'a> {
                 let verdict = queued.ticket.judge(message, generation, Instant::now());
                 self.act_on(verdict).map_or(Wake::Message, Wake::Grant)
             }
-            Event::Lost => Wake::Lost,
+            Event::Missed => Wake::Missed,
         }
     }
 
@@ -242,6 +308,7 @@ impl<'a> Wait<'a> {
             Verdict::ClaimAgain => {
                 self.doubt();
                 self.next = Instant::now();
+                self.hinted = self.server.servers().needs_acks();
                 None
             }
             Verdict::Ignore => None,
@@ -257,9 +324,20 @@ impl<'a> Wait<'a> {
             self.server.in_doubt().granted(self.claim.token);
         }
         if !self.claim.fencing {
-            grant.fence = 0;
+            grant.number = 0;
         }
+        self.met(true, Instant::now());
+        grant.behind_others = self.behind_others;
         grant
+    }
+
+    /// At `now` a client of this library has the lock (`hands_on`), or a foreign one.
+    fn met(&mut self, hands_on: bool, now: Instant) {
+        if !hands_on {
+            self.behind_others_since.get_or_insert(now);
+        } else if let Some(since) = self.behind_others_since.take() {
+            self.behind_others = self.behind_others.saturating_add(now.saturating_since(since));
+        }
     }
 
     /// Claims once. A grant message that comes meanwhile counts as well.
@@ -277,31 +355,34 @@ impl<'a> Wait<'a> {
             };
         }
         let sent = Instant::now();
-        let (outcome, lost) = self.send(until).await;
+        let (outcome, missed) = self.send(until).await;
         let reply = match outcome {
             // The claim's future is dropped by now, so the claim is on the in-doubt record.
             Outcome::Message(grant) => return Ok(ClaimEnd::Granted(self.entered(grant))),
             Outcome::Reply(reply) => reply?,
         };
         match reply {
-            AcquireReply::Granted { fence, .. } => {
-                let grant = Grant::new(fence, sent, self.claim.ttl);
+            AcquireReply::Granted { number, .. } => {
+                let grant = Grant::new(number, sent, self.claim.ttl);
                 Ok(ClaimEnd::Granted(self.entered(grant)))
             }
             AcquireReply::Busy { holder, .. } => {
+                self.met(holder.hands_on, sent);
                 self.waits.contended.insert(&self.claim.name);
                 self.contended = true;
                 self.next = Instant::now();
                 Ok(self.busy(holder, self.next))
             }
             AcquireReply::Queued { us, holder, ticket, place, generation } => {
+                self.met(holder.hands_on, sent);
                 self.server.in_doubt().queued(self.claim.token);
                 let Some(queued) = &mut self.queued else { return Err(Fault::Garbled) };
                 queued.ticket.queued(ticket, us, sent, generation);
-                self.queued(holder, place, lost)
+                let missed = missed || !self.server.servers().hears(&self.claim.name);
+                self.queued(holder, place, missed)
             }
             AcquireReply::Void { .. } => {
-                if lost {
+                if missed {
                     self.doubt();
                 }
                 self.next = Instant::now();
@@ -311,40 +392,40 @@ impl<'a> Wait<'a> {
     }
 
     /// Sends a claim and waits for its reply, or for a message that gives the lease before. Returns
-    /// as well whether messages may have been lost meanwhile.
+    /// as well whether messages may have been missed meanwhile.
     async fn send(&mut self, until: Option<Instant>) -> (Outcome, bool) {
         let (server, claim) = (self.server, self.claim);
         let place = self.queued.as_ref().map(|queued| QueuePlace {
             member: Arc::clone(&queued.member),
-            life_ms: millis_up(queued.schedule.place_life(self.waits.mailboxes.len())),
+            keep_ms: millis_up(queued.schedule.place_life(self.waits.mailboxes.len())),
         });
-        let mut lost = false;
+        let mut missed = false;
         let mut reply = pin!(server.claim(claim, place.as_ref(), until));
         loop {
             let Some(queued) = &mut self.queued else {
-                return (Outcome::Reply(reply.await), lost);
+                return (Outcome::Reply(reply.await), missed);
             };
             let event = tokio::select! {
                 biased;
                 event = queued.mailbox.next() => event,
-                reply = &mut reply => return (Outcome::Reply(reply), lost),
+                reply = &mut reply => return (Outcome::Reply(reply), missed),
             };
             match event {
                 Event::Grant(message, generation) => {
                     let verdict = queued.ticket.judge(message, generation, Instant::now());
                     if let Some(grant) = self.act_on(verdict) {
-                        return (Outcome::Message(grant), lost);
+                        return (Outcome::Message(grant), missed);
                     }
                 }
                 // The claim is answered, or fails, by itself, perhaps after an attempt on another
                 // connection.
-                Event::Lost => lost = true,
+                Event::Missed => missed = true,
             }
         }
     }
 
     /// The token has its place in the queue.
-    fn queued(&mut self, holder: Holder, place: u64, lost: bool) -> Result<ClaimEnd, Fault> {
+    fn queued(&mut self, holder: Holder, place: u64, missed: bool) -> Result<ClaimEnd, Fault> {
         self.waits.contended.insert(&self.claim.name);
         let now = Instant::now();
         let waiting = self.busy(holder, now);
@@ -352,19 +433,24 @@ impl<'a> Wait<'a> {
         let pause = queued.schedule.next_pause(holder, place, self.waits.mailboxes.len());
         self.next = now.saturating_add(pause);
         let verdict = queued.ticket.judge_early(now);
-        if lost {
+        if missed {
             // The inbox may not be subscribed on the connection that carried the reply.
             self.doubt();
-            self.next = self.next.min(now.saturating_add(pause_after_loss()));
+            self.next = self.next.min(now.saturating_add(pause_after_gap()));
         }
         match verdict {
             Verdict::Enter(grant) => return Ok(ClaimEnd::Granted(self.entered(grant))),
             Verdict::ClaimAgain => {
                 self.doubt();
                 // Not at once: a server that forgot its tickets would be sent claims without end.
-                self.next = now.saturating_add(pause_after_loss());
+                self.next = now.saturating_add(pause_after_gap());
             }
             Verdict::Ignore => {}
+        }
+        // The reply may be older than the message.
+        if std::mem::take(&mut self.hinted) {
+            self.doubt();
+            self.next = now;
         }
         Ok(waiting)
     }
@@ -373,27 +459,35 @@ impl<'a> Wait<'a> {
     /// member for the queue. The member stays the same for as long as the token waits: another
     /// would be a second place.
     async fn prepare(&mut self, until: Option<Instant>) -> Result<(), Fault> {
-        let connection = self.server.connection();
-        let live = connection.live(until).await?;
-        let namespace = self.claim.name.namespace();
-        let until = connection.timeouts().request_until(until);
-        let joined = self.waits.subscription.join(connection, &live, namespace, until).await;
-        let channel = joined.map_err(Fault::before_the_call)?;
-        if let Some(queued) = &mut self.queued {
-            if channel.is_none() {
-                queued.schedule.stop_relying_on_messages();
+        let name = &self.claim.name;
+        let servers = self.server.servers();
+        let (channel, sign) = match servers {
+            Servers::One(connection) => {
+                let live = connection.live(until).await?;
+                let until = connection.timeouts().request_until(until);
+                let subscription = &self.waits.subscription;
+                let joined = subscription.join(connection, &live, name.namespace(), until).await;
+                (joined.map_err(Fault::before_the_call)?, '=')
             }
+            Servers::Cluster(cluster) => (Box::pin(cluster.join(name, until)).await?, '#'),
+        };
+        if let Some(queued) = &mut self.queued {
+            let notified = channel.is_some() && names_inbox(&queued.member);
+            queued.schedule.rely_on_messages(notified);
             return Ok(());
         }
         let member = self.server.in_doubt().member(self.claim.token);
-        let member = member.unwrap_or_else(|| member_of(self.claim, channel.as_deref()).into());
+        let member =
+            member.unwrap_or_else(|| member_of(self.claim, sign, channel.as_deref()).into());
         // A place that was taken before may name no inbox.
-        let notified = channel.is_some() && member.contains(":=");
+        let notified = channel.is_some() && names_inbox(&member);
+        let schedule = ClaimSchedule::new(self.claim.ttl, notified);
+        let schedule = if self.claim.beside_others { schedule.beside_others() } else { schedule };
         self.queued = Some(QueuedToken {
             member,
-            mailbox: self.waits.mailboxes.open(self.claim.token),
-            ticket: Ticket::default(),
-            schedule: ClaimSchedule::new(self.claim.ttl, notified),
+            mailbox: self.waits.mailboxes.open(self.claim.token, servers.tag(name)),
+            ticket: Ticket::new(servers.needs_acks()),
+            schedule,
         });
         Ok(())
     }
@@ -405,10 +499,12 @@ impl<'a> Wait<'a> {
         ClaimEnd::Waiting(event)
     }
 
-    fn failed(&mut self, error: Error) {
-        let now = Instant::now();
-        self.last_known = Some(LastKnown { event: WaitEvent::Failed(error), at: Some(now) });
+    /// The claim failed, and is repeated after a pause.
+    fn failed(&mut self, error: Error) -> WaitEvent {
+        let (now, event) = (Instant::now(), WaitEvent::Failed(error));
+        self.last_known = Some(LastKnown { event: event.clone(), at: Some(now) });
         self.next = now.saturating_add(pause_after_failure());
+        event
     }
 
     /// Something may have changed since the last reply.
@@ -447,14 +543,19 @@ impl LastKnown {
     }
 }
 
-/// The member of a queue that `claim` is: `token:claim_ms:=inbox`, or `token:claim_ms:~` if it
-/// receives no messages.
-fn member_of(claim: &Claim, inbox: Option<&str>) -> String {
-    let claim_ms = millis_up(claim.ttl.min(CLAIM_TTL));
+/// Whether grants are sent to the member of a queue.
+fn names_inbox(member: &str) -> bool {
+    !member.ends_with(":~")
+}
+
+/// The member of a queue that `claim` is: `token:hand_off_ms:=inbox`, with another sign for a
+/// sharded inbox, or `token:hand_off_ms:~` if it receives no messages.
+fn member_of(claim: &Claim, sign: char, inbox: Option<&str>) -> String {
+    let hand_off_ms = millis_up(claim.ttl.min(HAND_OFF_TTL));
     let mut text = [0; Token::TEXT_LEN];
     let token = claim.token.encode(&mut text);
     match inbox {
-        Some(inbox) => format!("{token}:{claim_ms}:={inbox}"),
-        None => format!("{token}:{claim_ms}:~"),
+        Some(inbox) => format!("{token}:{hand_off_ms}:{sign}{inbox}"),
+        None => format!("{token}:{hand_off_ms}:~"),
     }
 }

@@ -1,7 +1,9 @@
-//! Pub/sub: how the grants of each namespace reach this store.
+//! Pub/sub: how the grants of each namespace reach the store of one server, and the tokens whose
+//! locks were taken by force.
 //!
-//! A store has one channel for each namespace, its inbox. It subscribes the inbox when a task first
-//! has to wait, and once more on each new connection:
+//! A store has one channel for each namespace, its inbox, for grants. It subscribes the inbox when
+//! a task first has to wait. With the first renewal of a lease it subscribes the channel of forced
+//! releases, which all stores share. It subscribes once more on each new connection:
 //!
 //! - With RESP3, on the command connection itself, so the subscription lives and dies with it.
 //! - Where the server refuses RESP3, on a second connection that only listens.
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use redis::aio::PubSubSink;
 use redis::{RedisError, RedisResult};
+use tokio::task::JoinHandle;
 
 use crate::error::Error;
 use crate::store::Token;
@@ -25,18 +28,18 @@ use crate::store::redis::transport::{Connection, Health, Listener, Live};
 use crate::time::{Instant, Late, timeout_at};
 
 /// The inboxes of a store.
+#[derive(Default)]
 pub(super) struct Subscription {
-    tag: Tag,
     /// Tells this store's channels from those of others; drawn when it is first needed.
     id: OnceLock<Token>,
-    routes: Mutex<Routes>,
+    deliveries: Mutex<Deliveries>,
     /// One task subscribes, the others wait for it.
     subscribing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Routes {
-    by_namespace: HashMap<Arc<str>, Route>,
+struct Deliveries {
+    known: HashMap<Topic, HashMap<Arc<str>, Delivery>>,
     /// The second connection, where RESP3 is refused.
     listener: Option<Listener>,
     /// Subscriptions in a row that broke their connection.
@@ -44,9 +47,16 @@ struct Routes {
     warned: bool,
 }
 
-/// How the grants of a namespace arrive, as far as is known.
+/// What a store listens for in a namespace.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+enum Topic {
+    Grants,
+    ForcedReleases,
+}
+
+/// How the messages of a namespace arrive, as far as is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Route {
+enum Delivery {
     /// On the command connection of this generation.
     Pushed(u64),
     /// On the second connection.
@@ -61,17 +71,35 @@ enum Route {
 const NO_LISTENER_PAUSE: Duration = Duration::from_secs(5);
 /// After a subscription without a confirmation, which costs the connection.
 const UNCONFIRMED_PAUSE: Duration = Duration::from_secs(60);
+/// The same for forced releases, which are so rare that they are not worth many connections.
+const RARE_PAUSE: Duration = Duration::from_secs(3_600);
 /// This many subscriptions in a row that break their connection are no outage. Some proxies close
 /// the connection at a command that they do not know.
 const MAX_BROKEN: u32 = 2;
 
-impl Route {
+impl Topic {
+    /// How long not to try again after subscriptions that cost the connection.
+    fn pause(self) -> Duration {
+        match self {
+            Self::Grants => UNCONFIRMED_PAUSE,
+            Self::ForcedReleases => RARE_PAUSE,
+        }
+    }
+}
+
+impl Delivery {
     fn is_before(self, now: u64) -> bool {
         matches!(self, Self::Pushed(generation) | Self::Refused(generation) if generation < now)
     }
 }
 
-impl Routes {
+impl Deliveries {
+    fn forget(&mut self, is_outdated: impl Fn(Delivery) -> bool) {
+        for known in self.known.values_mut() {
+            known.retain(|_, delivery| !is_outdated(*delivery));
+        }
+    }
+
     /// The second connection, if it listens for the command connection `generation`.
     fn listener_for(&self, generation: u64) -> Option<&Listener> {
         self.listener.as_ref().filter(|listener| listener.serves(generation))
@@ -79,11 +107,6 @@ impl Routes {
 }
 
 impl Subscription {
-    pub(super) fn new(tag: Tag) -> Self {
-        let (id, routes) = (OnceLock::new(), Mutex::default());
-        Self { tag, id, routes, subscribing: tokio::sync::Mutex::default() }
-    }
-
     /// The inbox for `namespace`, subscribed if need be; `None` if the server sends no grants
     /// there.
     ///
@@ -95,13 +118,11 @@ impl Subscription {
         namespace: &str,
         until: Instant,
     ) -> Result<Option<String>, Fault> {
-        let receives = match self.known(live, namespace) {
+        let receives = match self.known(live, Topic::Grants, namespace) {
             Some(receives) => receives,
             None => {
-                let (this, namespace) = (Arc::clone(self), Arc::from(namespace));
-                let (on, live) = (Arc::clone(connection), Arc::clone(live));
-                let subscribed = connection
-                    .spawn(async move { this.subscribe(&on, &live, namespace).await })
+                let subscribed = self
+                    .spawn_subscribe(connection, live, Topic::Grants, namespace)
                     .map_err(Fault::NotSent)?;
                 match timeout_at(until, subscribed).await {
                     Ok(Ok(receives)) => receives?,
@@ -111,10 +132,48 @@ impl Subscription {
                 }
             }
         };
-        if receives { self.channel(namespace).map(Some) } else { Ok(None) }
+        if receives { self.inbox(namespace).map(Some) } else { Ok(None) }
     }
 
-    fn channel(&self, namespace: &str) -> Result<String, Fault> {
+    /// Subscribes the channel of forced releases in the background, unless that was tried on this
+    /// connection, or another subscription is under way: then the next renewal sees to it.
+    pub(super) fn listen_for_forced_releases(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        live: &Arc<Live>,
+        namespace: &str,
+    ) {
+        let topic = Topic::ForcedReleases;
+        // With RESP2 it would be a connection more for each client.
+        if !live.resp3 || self.known(live, Topic::Grants, namespace) == Some(false) {
+            return;
+        }
+        if self.known(live, topic, namespace).is_none() && self.subscribing.try_lock().is_ok() {
+            // Without a runtime there is no subscription, and renewals tell the same later.
+            drop(self.spawn_subscribe(connection, live, topic, namespace));
+        }
+    }
+
+    fn spawn_subscribe(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        live: &Arc<Live>,
+        topic: Topic,
+        namespace: &str,
+    ) -> Result<JoinHandle<Result<bool, Fault>>, Error> {
+        let (this, namespace) = (Arc::clone(self), Arc::from(namespace));
+        let (on, live) = (Arc::clone(connection), Arc::clone(live));
+        connection.spawn(async move { this.subscribe(&on, &live, topic, namespace).await })
+    }
+
+    fn channel(&self, topic: Topic, namespace: &str) -> Result<String, Fault> {
+        match topic {
+            Topic::Grants => self.inbox(namespace),
+            Topic::ForcedReleases => Ok(keys::forced_releases(namespace, Tag::SINGLE)),
+        }
+    }
+
+    fn inbox(&self, namespace: &str) -> Result<String, Fault> {
         let id = match self.id.get() {
             Some(id) => *id,
             None => {
@@ -123,53 +182,58 @@ impl Subscription {
             }
         };
         let mut text = [0; Token::TEXT_LEN];
-        Ok(keys::inbox(namespace, self.tag, id.encode(&mut text)))
+        Ok(keys::inbox(namespace, Tag::SINGLE, id.encode(&mut text)))
     }
 
-    /// Whether grants for `namespace` arrive; `None` if that was not tried on this connection.
-    fn known(&self, live: &Live, namespace: &str) -> Option<bool> {
-        let routes = self.lock();
-        match *routes.by_namespace.get(namespace)? {
-            Route::Pushed(generation) if generation == live.generation => Some(true),
-            Route::Refused(generation) if generation == live.generation => Some(false),
-            Route::Subscribed if routes.listener_for(live.generation).is_some() => Some(true),
-            Route::Unconfirmed(until) if Instant::now() < until => Some(false),
-            Route::Pushed(_) | Route::Refused(_) | Route::Subscribed | Route::Unconfirmed(_) => {
-                None
+    /// Whether messages for `namespace` arrive; `None` if that was not tried on this connection.
+    fn known(&self, live: &Live, topic: Topic, namespace: &str) -> Option<bool> {
+        let deliveries = self.lock();
+        match *deliveries.known.get(&topic)?.get(namespace)? {
+            Delivery::Pushed(generation) if generation == live.generation => Some(true),
+            Delivery::Refused(generation) if generation == live.generation => Some(false),
+            Delivery::Subscribed if deliveries.listener_for(live.generation).is_some() => {
+                Some(true)
             }
+            Delivery::Unconfirmed(until) if Instant::now() < until => Some(false),
+            Delivery::Pushed(_)
+            | Delivery::Refused(_)
+            | Delivery::Subscribed
+            | Delivery::Unconfirmed(_) => None,
         }
     }
 
-    /// Subscribes the inbox for `namespace`. Returns whether grants arrive there.
+    /// Subscribes a channel of `namespace`. Returns whether messages arrive there.
     async fn subscribe(
         &self,
         connection: &Connection,
         live: &Live,
+        topic: Topic,
         namespace: Arc<str>,
     ) -> Result<bool, Fault> {
         let _subscribing = self.subscribing.lock().await;
-        if let Some(receives) = self.known(live, &namespace) {
+        if let Some(receives) = self.known(live, topic, &namespace) {
             return Ok(receives);
         }
-        let channel = self.channel(&namespace)?;
-        let route = self.subscribe_channel(connection, live, &channel).await?;
-        let mut routes = self.lock();
+        let channel = self.channel(topic, &namespace)?;
+        let delivery = self.subscribe_channel(connection, live, topic, &channel).await?;
+        let mut deliveries = self.lock();
         // What was known of connections that are gone is of no use.
-        routes.by_namespace.retain(|_, route| !route.is_before(live.generation));
-        routes.by_namespace.insert(Arc::clone(&namespace), route);
-        drop(routes);
-        if let Route::Pushed(_) = route {
+        deliveries.forget(|delivery| delivery.is_before(live.generation));
+        deliveries.known.entry(topic).or_default().insert(Arc::clone(&namespace), delivery);
+        drop(deliveries);
+        if let (Topic::Grants, Delivery::Pushed(_)) = (topic, delivery) {
             live.batcher.set_inbox(namespace, channel.into());
         }
-        Ok(matches!(route, Route::Pushed(_) | Route::Subscribed))
+        Ok(matches!(delivery, Delivery::Pushed(_) | Delivery::Subscribed))
     }
 
     async fn subscribe_channel(
         &self,
         connection: &Connection,
         live: &Live,
+        topic: Topic,
         channel: &str,
-    ) -> Result<Route, Fault> {
+    ) -> Result<Delivery, Fault> {
         let timeouts = connection.timeouts();
         let until = if live.resp3 { timeouts.request_until(None) } else { timeouts.call_until() };
         let subscribed = async {
@@ -182,16 +246,16 @@ impl Subscription {
         match timeout_at(until, subscribed).await {
             Ok(Ok(())) => {
                 self.lock().broken = 0;
-                self.check_publish(connection, live, channel).await
+                self.check_publish(connection, live, topic, channel).await
             }
-            Ok(Err(error)) => self.failed(connection, live, error),
+            Ok(Err(error)) => self.failed(connection, live, topic, error),
             Err(Late) => {
                 if live.resp3 {
                     // The confirmation may still come, in the place of a reply to another command.
                     connection.report(live.generation, Health::Broken);
                 }
-                self.warn(connection.label(), "the subscription was not confirmed");
-                Ok(unconfirmed(UNCONFIRMED_PAUSE))
+                self.warn(connection.label(), topic, "the subscription was not confirmed");
+                Ok(unconfirmed(topic.pause()))
             }
         }
     }
@@ -201,24 +265,25 @@ impl Subscription {
         &self,
         connection: &Connection,
         live: &Live,
+        topic: Topic,
         error: RedisError,
-    ) -> Result<Route, Fault> {
+    ) -> Result<Delivery, Fault> {
         match Fault::of(error) {
             Fault::Refused(error) => {
-                self.warn(connection.label(), &discreet(error).to_string());
-                Ok(Route::Refused(live.generation))
+                self.warn(connection.label(), topic, &discreet(error).to_string());
+                Ok(Delivery::Refused(live.generation))
             }
             fault if live.resp3 => {
                 connection.report(live.generation, Health::Broken);
                 if !self.breaks_again() {
                     return Err(fault);
                 }
-                self.warn(connection.label(), "the connection breaks when it subscribes");
-                Ok(unconfirmed(UNCONFIRMED_PAUSE))
+                self.warn(connection.label(), topic, "the connection breaks when it subscribes");
+                Ok(unconfirmed(topic.pause()))
             }
             fault => {
                 // There is no second connection, but the one for commands still works.
-                self.warn(connection.label(), &Error::from(fault).to_string());
+                self.warn(connection.label(), topic, &Error::from(fault).to_string());
                 Ok(unconfirmed(NO_LISTENER_PAUSE))
             }
         }
@@ -226,9 +291,9 @@ impl Subscription {
 
     /// Counts a subscription that broke its connection. Returns whether that is no outage.
     fn breaks_again(&self) -> bool {
-        let mut routes = self.lock();
-        routes.broken = (routes.broken + 1) % MAX_BROKEN;
-        routes.broken == 0
+        let mut deliveries = self.lock();
+        deliveries.broken = (deliveries.broken + 1) % MAX_BROKEN;
+        deliveries.broken == 0
     }
 
     /// Publishes to a channel with no subscribers to test the permission: if this user may not
@@ -237,16 +302,17 @@ impl Subscription {
         &self,
         connection: &Connection,
         live: &Live,
+        topic: Topic,
         channel: &str,
-    ) -> Result<Route, Fault> {
+    ) -> Result<Delivery, Fault> {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(format!("{channel}:check")).arg("");
         match live.send(&publish).await {
-            Ok(_) if live.resp3 => Ok(Route::Pushed(live.generation)),
-            Ok(_) => Ok(Route::Subscribed),
+            Ok(_) if live.resp3 => Ok(Delivery::Pushed(live.generation)),
+            Ok(_) => Ok(Delivery::Subscribed),
             Err(Fault::Refused(error)) => {
-                self.warn(connection.label(), &discreet(error).to_string());
-                Ok(Route::Refused(live.generation))
+                self.warn(connection.label(), topic, &discreet(error).to_string());
+                Ok(Delivery::Refused(live.generation))
             }
             Err(fault) => Err(fault),
         }
@@ -259,14 +325,15 @@ impl Subscription {
         }
         let listener = Listener::open(connection, generation).await?;
         let sink = listener.sink();
-        let mut routes = self.lock();
-        routes.by_namespace.retain(|_, route| *route != Route::Subscribed);
-        routes.listener = Some(listener);
+        let mut deliveries = self.lock();
+        deliveries.forget(|delivery| delivery == Delivery::Subscribed);
+        deliveries.listener = Some(listener);
         Ok(sink)
     }
 
-    fn warn(&self, server: &str, why: &str) {
-        if !std::mem::replace(&mut self.lock().warned, true) {
+    /// Logs, once, why waiters poll. Of forced releases nothing is said: renewals tell of them.
+    fn warn(&self, server: &str, topic: Topic, why: &str) {
+        if topic == Topic::Grants && !std::mem::replace(&mut self.lock().warned, true) {
             tracing::warn!(
                 target: "lock_core", server, why,
                 "no pub/sub notifications from redis: waiters poll instead, which is slower. See the \
@@ -275,12 +342,12 @@ impl Subscription {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Routes> {
+    fn lock(&self) -> MutexGuard<'_, Deliveries> {
         // Nothing that holds this lock panics.
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn unconfirmed(pause: Duration) -> Route {
-    Route::Unconfirmed(Instant::now().saturating_add(pause))
+fn unconfirmed(pause: Duration) -> Delivery {
+    Delivery::Unconfirmed(Instant::now().saturating_add(pause))
 }

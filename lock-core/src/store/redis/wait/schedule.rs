@@ -1,7 +1,7 @@
 //! When a waiting token claims again.
 //!
-//! A claim refreshes the token's place, finds a grant whose message was lost, and takes a lock that
-//! fell free without a release: by its expiry, or because a foreign client deleted it.
+//! A claim refreshes the token's place, finds a grant whose message was missed, and takes a lock
+//! that fell free without a release: by its expiry, or because a foreign client deleted it.
 
 use std::time::Duration;
 
@@ -16,12 +16,16 @@ pub(super) struct ClaimSchedule {
     notified: bool,
     /// The pause after the next claim that finds a foreign holder.
     foreign_pause: Duration,
+    /// Whether foreign clients take turns with this one.
+    beside_others: bool,
+    /// How many more claims that find a foreign holder are soon repeated.
+    soon: u32,
 }
 
-/// How long the server hands a lock over for, at most; the new holder lengthens it to the full ttl.
-/// About three times the pause at the head of a queue, so that a lost message does not lose the
-/// lock as well. `CLAIM_MS` of the scripts.
-pub(super) const CLAIM_TTL: Duration = Duration::from_secs(3);
+/// How long the server hands a lock on for, at most; the new holder lengthens it to the full ttl.
+/// About three times the pause at the head of a queue, so that a missed message does not lose the
+/// lock as well. `HAND_OFF_MS` of the scripts.
+pub(super) const HAND_OFF_TTL: Duration = Duration::from_secs(3);
 /// How often a token in a queue repeats its claim, wherever its place is: the waiters before it may
 /// all be gone.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
@@ -30,9 +34,14 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// The tokens of a store that are behind the heads of their queues repeat their claims no faster
 /// than this in all: 0.5 % of a server's time.
 const CLAIMS_PER_SECOND: u32 = 2_000;
-/// The first pause for a lock of a foreign holder, which hands nothing over, and the longest.
+/// The first pause for a lock of a foreign holder, which hands nothing on, and the longest.
 const FOREIGN_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_FOREIGN_PAUSE: Duration = Duration::from_secs(1);
+/// The pause beside foreign clients that take turns: they may lock again at once, so a claim has to
+/// meet a moment in which the lock is free.
+const SOON: Duration = Duration::from_millis(1);
+/// How many such pauses there are in a row. A section that is longer is looked for as usual.
+const MOST_SOON: u32 = 250;
 /// The pause without notifications at the head of a queue, and behind it.
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 const POLL_PAUSE_BEHIND: Duration = Duration::from_millis(250);
@@ -45,12 +54,18 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
 impl ClaimSchedule {
     pub(super) fn new(ttl: Duration, notified: bool) -> Self {
-        Self { ttl, notified, foreign_pause: FOREIGN_PAUSE }
+        let foreign_pause = FOREIGN_PAUSE;
+        Self { ttl, notified, foreign_pause, beside_others: false, soon: 0 }
     }
 
-    /// The server no longer sends grants to this store.
-    pub(super) fn stop_relying_on_messages(&mut self) {
-        self.notified = false;
+    /// The same beside foreign clients that take turns.
+    pub(super) fn beside_others(self) -> Self {
+        Self { beside_others: true, soon: MOST_SOON, ..self }
+    }
+
+    /// The server sends grants to this store from now on, or no longer.
+    pub(super) fn rely_on_messages(&mut self, notified: bool) {
+        self.notified = notified;
     }
 
     /// How long the server is to keep the token's place without another claim, when `waiting`
@@ -69,10 +84,18 @@ impl ClaimSchedule {
             (true, _) => QUEUE_PAUSE.max(together(waiting)),
         };
         let mut pause = jittered_down(usual.min(self.longest_pause(waiting)));
+        if self.beside_others {
+            if holder.hands_on {
+                self.soon = MOST_SOON;
+            } else if self.soon > 0 {
+                self.soon -= 1;
+                return SOON;
+            }
+        }
         if place > 0 {
             return pause;
         }
-        if holder.hands_over {
+        if holder.hands_on {
             self.foreign_pause = FOREIGN_PAUSE;
         } else {
             pause = pause.min(jittered_down(self.foreign_pause));
@@ -102,9 +125,9 @@ pub(super) fn pause_after_failure() -> Duration {
     jittered(FAILURE_PAUSE)
 }
 
-/// The pause after the connection was lost: short, and spread because all waiters learn of it at
-/// once.
-pub(super) fn pause_after_loss() -> Duration {
+/// The pause after messages may have been missed: short, and spread because all waiters learn of it
+/// at once.
+pub(super) fn pause_after_gap() -> Duration {
     jittered(FAILURE_PAUSE / 4)
 }
 
@@ -119,19 +142,35 @@ mod tests {
     use crate::store::redis::scripts::RELEASE;
 
     #[test]
-    fn scripts_know_the_claim_ttl() {
-        let line = format!("local CLAIM_MS = {}\n", CLAIM_TTL.as_millis());
+    fn scripts_know_the_hand_off_ttl() {
+        let line = format!("local HAND_OFF_MS = {}\n", HAND_OFF_TTL.as_millis());
         assert!(RELEASE.text.contains(&line));
     }
 
     #[test]
     fn tokens_far_back_claim_as_often_as_the_head() {
         let mut schedule = ClaimSchedule::new(Duration::from_secs(30), true);
-        let holder = Holder { hands_over: true, left: Duration::from_secs(30) };
+        let holder = Holder { hands_on: true, left: Duration::from_secs(30) };
         for place in [0, 1, 500, u64::MAX] {
             let pause = schedule.next_pause(holder, place, 500);
             assert!(QUEUE_PAUSE / 2 <= pause && pause <= QUEUE_PAUSE, "{place}: {pause:?}");
         }
         assert!(schedule.next_pause(holder, 1, 10_000) > QUEUE_PAUSE * 3);
+    }
+
+    #[test]
+    fn end_of_a_foreign_turn_is_looked_for_soon_for_a_while_where_turns_are_shared() {
+        let ttl = Duration::from_secs(30);
+        let holder = |hands_on| Holder { hands_on, left: ttl };
+        let mut alone = ClaimSchedule::new(ttl, true);
+        assert!(alone.next_pause(holder(false), 0, 1) >= FOREIGN_PAUSE / 2);
+        let mut shared = ClaimSchedule::new(ttl, true).beside_others();
+        for place in [0, 3] {
+            assert!(shared.next_pause(holder(true), place, 1) >= QUEUE_PAUSE / 2);
+            for _ in 0..MOST_SOON {
+                assert_eq!(shared.next_pause(holder(false), place, 1), SOON);
+            }
+            assert!(shared.next_pause(holder(false), place, 1) >= FOREIGN_PAUSE / 2);
+        }
     }
 }

@@ -13,6 +13,8 @@
 //!   arrived.
 //! - Times of two servers are never compared: a message on another connection than the reply, which
 //!   may lead to another server, makes the client claim again.
+//! - Where replicas have to confirm grants, the client claims again: a connection can ask about its
+//!   own writes only, and the grant was written on another.
 //! - If too little of the lease is left, the client claims again, which lengthens it.
 //!
 //! Pure: the clock is an argument.
@@ -27,8 +29,12 @@ use crate::time::Instant;
 /// What is known of a waiting token's place.
 #[derive(Debug, Default)]
 pub(super) struct Ticket {
+    /// A message gives no lease by itself: another client wrote the grant, so this one's claim has
+    /// to be confirmed by replicas first.
+    is_hint: bool,
     confirmed: Option<Confirmed>,
-    /// A message for a ticket that no reply has named yet, and the connection that brought it.
+    /// A message for a ticket that no reply has named yet on the connection that brought it, and
+    /// that connection.
     early: Option<(GrantMessage, u64)>,
 }
 
@@ -48,11 +54,12 @@ struct Confirmed {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct GrantMessage {
     pub(crate) ticket: u64,
-    pub(crate) fence: u64,
+    /// The number of the grant.
+    pub(crate) number: u64,
     /// The server's time of the grant, in microseconds.
     pub(crate) us: u64,
-    /// How long the lock was granted for.
-    pub(crate) claim_ttl: Duration,
+    /// How long the server keeps the lock for the token.
+    pub(crate) hand_off_ttl: Duration,
 }
 
 /// What to do about a message.
@@ -67,6 +74,11 @@ pub(super) enum Verdict {
 }
 
 impl Ticket {
+    /// A ticket whose messages give a lease, unless replicas have to confirm it.
+    pub(super) fn new(needs_acks: bool) -> Self {
+        Self { is_hint: needs_acks, ..Self::default() }
+    }
+
     /// The claim sent at `sent` was answered at the server's time `us`, on connection `generation`:
     /// the token waits with ticket `number`. Replies may come in any order.
     pub(super) fn queued(&mut self, number: u64, us: u64, sent: Instant, generation: u64) {
@@ -80,8 +92,12 @@ impl Ticket {
 
     /// Judges a message that came before its ticket was known, if there is one.
     pub(super) fn judge_early(&mut self, now: Instant) -> Verdict {
-        let early = self.early.take();
-        early.map_or(Verdict::Ignore, |(message, generation)| self.judge(message, generation, now))
+        let Some((message, generation)) = self.early.take() else { return Verdict::Ignore };
+        let verdict = self.judge(message, generation, now);
+        // Kept once: the server that speaks now may not know of this grant, and then no reply to
+        // any claim would settle it.
+        self.early = None;
+        verdict
     }
 
     /// Judges a message that came on connection `generation` and is read at `now`.
@@ -99,32 +115,34 @@ impl Ticket {
                 return Verdict::ClaimAgain;
             }
         };
-        if confirmed.generation != generation {
+        if self.is_hint || confirmed.generation != generation {
+            // The reply to a claim that is under way may name the ticket, and be by that server.
+            self.early = Some((message, generation));
             return Verdict::ClaimAgain;
         }
         // Between the reply and the grant, by the server's clock, which may be 1 % fast.
         let between = Duration::from_micros(message.us.saturating_sub(confirmed.us)) / 100 * 99;
         let since = confirmed.sent.saturating_add(between).min(now);
-        let left = lease::deadline(since, message.claim_ttl).saturating_since(now);
-        if left < lease::min_remaining(message.claim_ttl) {
+        let left = lease::deadline(since, message.hand_off_ttl).saturating_since(now);
+        if left < lease::min_remaining(message.hand_off_ttl) {
             return Verdict::ClaimAgain;
         }
-        Verdict::Enter(Grant::new(message.fence, since, message.claim_ttl).handed_over())
+        Verdict::Enter(Grant::new(message.number, since, message.hand_off_ttl).handed_on())
     }
 }
 
 impl GrantMessage {
-    /// Reads `token ticket fence us claim_ms name`; returns the token, the message and the name.
+    /// Reads `token ticket number us hand_off_ms name`: the token, the message and the name.
     pub(crate) fn parse(text: &str) -> Option<(&str, Self, &str)> {
         let mut words = text.splitn(6, ' ');
         let token = words.next()?;
-        let mut number = || words.next()?.parse().ok();
-        let (ticket, fence, us) = (number()?, number()?, number()?);
-        let claim_ttl = Duration::from_millis(number()?);
-        if !(1..=LARGEST_NUMBER).contains(&fence) {
+        let mut next = || words.next()?.parse().ok();
+        let (ticket, number, us) = (next()?, next()?, next()?);
+        let hand_off_ttl = Duration::from_millis(next()?);
+        if !(1..=LARGEST_NUMBER).contains(&number) {
             return None;
         }
-        Some((token, Self { ticket, fence, us, claim_ttl }, words.next()?))
+        Some((token, Self { ticket, number, us, hand_off_ttl }, words.next()?))
     }
 }
 
@@ -138,10 +156,10 @@ mod tests {
         Instant::from_origin(Duration::from_micros(micros))
     }
 
-    const CLAIM_TTL: Duration = Duration::from_millis(300);
+    const HAND_OFF_TTL: Duration = Duration::from_millis(300);
 
     fn message(ticket: u64, us: u64) -> GrantMessage {
-        GrantMessage { ticket, fence: us, us, claim_ttl: CLAIM_TTL }
+        GrantMessage { ticket, number: us, us, hand_off_ttl: HAND_OFF_TTL }
     }
 
     #[test]
@@ -152,7 +170,7 @@ mod tests {
         let Verdict::Enter(grant) = ticket.judge(message(7, 2_000), 1, at(2_300)) else {
             panic!("the present ticket was granted")
         };
-        assert_eq!(grant.fence, 2_000);
+        assert_eq!(grant.number, 2_000);
         assert!(grant.since >= at(1_980) && grant.since <= at(2_000), "{grant:?}");
     }
 
@@ -182,6 +200,21 @@ mod tests {
         assert!(matches!(ticket.judge(message(7, 900_200), 2, at(2_600)), Verdict::Enter(_)));
     }
 
+    /// The slot of a lock has moved: a claim is under way to its new node when that one's message
+    /// comes, and the reply says that it was executed before.
+    #[test]
+    fn message_by_another_server_waits_once_for_a_reply_by_that_server() {
+        let mut ticket = Ticket::default();
+        ticket.queued(7, 1_000, at(1_000), 1);
+        assert!(matches!(ticket.judge(message(7, 900_000), 2, at(2_300)), Verdict::ClaimAgain));
+        ticket.queued(7, 899_900, at(2_200), 2);
+        assert!(matches!(ticket.judge_early(at(2_400)), Verdict::Enter(_)));
+        assert!(matches!(ticket.judge(message(7, 900_000), 3, at(2_500)), Verdict::ClaimAgain));
+        ticket.queued(7, 900_100, at(2_600), 2);
+        assert!(matches!(ticket.judge_early(at(2_700)), Verdict::ClaimAgain));
+        assert!(matches!(ticket.judge_early(at(2_800)), Verdict::Ignore));
+    }
+
     #[test]
     fn old_message_gives_no_lease() {
         let mut ticket = Ticket::default();
@@ -203,7 +236,10 @@ mod tests {
     fn messages_are_read_and_garbage_is_refused() {
         let (token, message, name) = GrantMessage::parse("t 7 8 9 300 lock:a b").unwrap();
         assert_eq!((token, name), ("t", "lock:a b"));
-        assert_eq!(message, GrantMessage { ticket: 7, fence: 8, us: 9, claim_ttl: CLAIM_TTL });
+        assert_eq!(
+            message,
+            GrantMessage { ticket: 7, number: 8, us: 9, hand_off_ttl: HAND_OFF_TTL }
+        );
         for garbage in ["", "t", "t 7 8 9 300", "t 7 x 9 300 k", "t -7 8 9 300 k"] {
             assert!(GrantMessage::parse(garbage).is_none(), "{garbage}");
         }

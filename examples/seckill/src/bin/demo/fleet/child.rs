@@ -15,8 +15,9 @@ use tokio::task::spawn_blocking;
 
 use crate::error::BoxError;
 
-/// A program that has not said that it is ready by then will not.
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// A program that has not said that it is ready by then will not. Six servers that become a cluster
+/// take seconds, and longer on a machine that is busy.
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A little more than an instance takes for its last requests and locks.
 const STOP_LIMIT: Duration = Duration::from_secs(8);

@@ -8,8 +8,8 @@ mod nginx;
 mod program;
 mod redis;
 
-use std::io;
 use std::path::Path;
+use std::{env, io};
 
 use futures_util::future::{join_all, try_join_all};
 use lock_testkit::{ChildProcess, free_port};
@@ -17,14 +17,18 @@ use seckill::db::Database;
 use seckill::process::READY;
 use tempfile::TempDir;
 
+use self::redis::Redis;
 use crate::cli::Options;
 use crate::error::BoxError;
 use crate::mode::Mode;
 
+/// The variable that says what a process logs.
+const LOG_FILTER: &str = "RUST_LOG";
+
 /// The running processes, and what is needed to talk to them.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    redis: Option<ChildProcess>,
+    redis: Option<Redis>,
     instances: Vec<ChildProcess>,
     nginx: Option<ChildProcess>,
     database: Option<Database>,
@@ -53,7 +57,7 @@ impl Fleet {
         if let Some(url) = &options.redis {
             self.redis_url.clone_from(url);
         } else {
-            let (redis, url) = redis::start().await?;
+            let (redis, url) = redis::start(options.redis_mode).await?;
             self.redis = Some(redis);
             self.redis_url = url;
         }
@@ -69,6 +73,8 @@ impl Fleet {
             database: &database,
             peers: self.addresses.join(","),
             payment_ms: options.payment_ms,
+            // Hundreds of warnings are no news while the servers are away.
+            quiet: options.chaos && env::var_os(LOG_FILTER).is_none(),
         };
         // The first one alone: if something is amiss with Redis or the database, it is said once.
         let (first, others) = ports.split_first().expect("BUG: there is at least one instance");
@@ -95,6 +101,11 @@ impl Fleet {
         &self.redis_url
     }
 
+    /// Does damage to the servers of the demo, and tells what when they have recovered from it.
+    pub(crate) async fn damage(&self) -> Result<String, BoxError> {
+        self.redis.as_ref().ok_or("the demo has no servers of its own")?.damage().await
+    }
+
     /// The database of the instances.
     pub(crate) fn database(&self) -> &Database {
         self.database.as_ref().expect("BUG: used before it was started")
@@ -114,7 +125,7 @@ impl Fleet {
         }
         join_all(self.instances.drain(..).map(child::stop)).await;
         if let Some(redis) = self.redis.take() {
-            child::stop(redis).await;
+            redis.stop().await;
         }
         // What cannot be removed now is left: this is the end, and the result is known.
         if let Some(database) = &self.database {
@@ -133,6 +144,7 @@ struct Shared<'a> {
     database: &'a str,
     peers: String,
     payment_ms: u64,
+    quiet: bool,
 }
 
 async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<ChildProcess, BoxError> {
@@ -143,6 +155,9 @@ async fn instance(number: u16, port: u16, shared: &Shared<'_>) -> Result<ChildPr
         // By the environment: these may hold passwords, and any user can read a command line.
         .env("REDIS_URL", shared.redis)
         .env("DATABASE_URL", shared.database);
+    if shared.quiet {
+        command.env(LOG_FILTER, "off");
+    }
     let started = child::start(&mut command, READY).await;
     let (process, _) = started.map_err(|_| format!("instance-{number} did not start"))?;
     Ok(process)

@@ -1,5 +1,5 @@
--- What acquire and release share: the clock, the numbers, and the queue of waiters.
--- KEYS[1] is the counter from which the namespace takes its fencing tokens and tickets.
+-- What acquire, release and force_release share: the clock, the numbers, and the queue of waiters.
+-- KEYS[1] is the counter from which the namespace takes its grant numbers and tickets.
 local counter = KEYS[1]
 local time, us -- the server's clock
 local number   -- the next to give away; nil if it cannot be determined
@@ -32,60 +32,64 @@ end
 
 -- The form of a token.
 local TOKEN = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$'
--- The longest time in ms for which a lock is handed to a waiter, which lengthens it.
-local CLAIM_MS = 3000
+-- The longest hand-off TTL in ms: how long a lock is handed to a waiter for, which lengthens it.
+local HAND_OFF_MS = 3000
+-- How many expired members are removed by one command.
+local MOST_EXPIRED = 256
 -- How many dead members are skipped in one call: about 15 ms.
 local MOST_SKIPPED = 10000
 -- How long in ms a queue is kept without another claim.
 local QUEUE_MS = 120000
 
 -- Whether the releasing client was sent an empty message already.
-local behind
+local releaser_flushed
 
 -- Called where it is first needed, because most calls meet no queue and closures cost as much as a
 -- command.
 --
--- A queue is two sorted sets with the same members: by ticket, which is the order of service, and
--- by the server's time in ms at which the ticket expires. A member is `token:claim_ms:(=|~)inbox`.
--- `=`: the inbox is subscribed, so if no client receives the message, the waiter is gone. `~`: the
--- number of receivers says nothing.
-local function line_of(lock, queue)
-  local line = { alive = string.gsub(queue, ':q:', ':a:', 1) }
+-- A queue is two sorted sets with the same members: `queue` by ticket, which is the order of
+-- service, and `alive` by the server's time in ms at which the ticket expires. A member is
+-- `token:hand_off_ms:(=|#|~)inbox`. `=`: the inbox is subscribed, so if no client receives the
+-- message, the waiter is gone. `#`: the same, and the inbox is a sharded channel of the lock's
+-- slot, on a cluster. `~`: the number of receivers says nothing.
+local function waiters_of(lock, queue, alive)
+  local waiters = {}
 
-  function line.forget_expired(most)
-    local gone = redis.call('ZRANGEBYSCORE', line.alive, '-inf', math.floor(us / 1000), 'LIMIT', 0, most)
-    if gone[1] then
-      redis.call('ZREM', queue, unpack(gone))
-      redis.call('ZREM', line.alive, unpack(gone))
+  function waiters.forget_expired()
+    local expired = redis.call('ZRANGEBYSCORE', alive, '-inf', math.floor(us / 1000), 'LIMIT', 0,
+      MOST_EXPIRED)
+    if expired[1] then
+      redis.call('ZREM', queue, unpack(expired))
+      redis.call('ZREM', alive, unpack(expired))
     end
-    return #gone
+    return #expired
   end
 
-  function line.leave(member)
+  function waiters.leave(member)
     redis.call('ZREM', queue, member)
-    redis.call('ZREM', line.alive, member)
+    redis.call('ZREM', alive, member)
   end
 
-  -- What a member consists of: token, claim_ms, sign, inbox. Nothing if this library wrote none
+  -- What a member consists of: token, hand_off_ms, sign, inbox. Nothing if this library wrote none
   -- such.
   local function read(member)
-    local token, claim, sign, inbox = string.match(member, '^([^:]+):(%d+):([=~])(.*)$')
-    if token and string.find(token, TOKEN) and tonumber(claim) > 0 then
-      return token, claim, sign, inbox
+    local token, ttl, sign, inbox = string.match(member, '^([^:]+):(%d+):([=~#])(.*)$')
+    if token and string.find(token, TOKEN) and tonumber(ttl) > 0 then
+      return token, ttl, sign, inbox
     end
   end
 
   -- Removes what is no claim from the front of the queue.
-  function line.skip_foreign()
+  function waiters.skip_foreign()
     for _ = 1, MOST_SKIPPED do
       local head = redis.call('ZRANGE', queue, 0, 0)[1]
-      if not head or read(head) and redis.call('ZSCORE', line.alive, head) then return end
-      line.leave(head)
+      if not head or read(head) and redis.call('ZSCORE', alive, head) then return end
+      waiters.leave(head)
     end
   end
 
-  -- Gives the lock to the first waiter that is still there, for the time that its member names, but
-  -- no longer than a claim lasts. Returns true, or nil if there was none.
+  -- Gives the lock to the first waiter that is still there, for the hand-off TTL that its member
+  -- names, but no longer than HAND_OFF_MS. Returns true, or nil if there was none.
   --
   -- The first write comes before the message, because after a write Redis refuses no later one for
   -- lack of memory: a grant that was published must not fail to be stored.
@@ -94,34 +98,36 @@ local function line_of(lock, queue)
   -- Redis 7.0 flushes the most recently written client first. Publish an empty message to the
   -- releasing client before the grant, so that the new holder is flushed first: all other waiters
   -- wait for it. Only speed depends on this.
-  function line.hand_off(own)
-    repeat until line.forget_expired(256) < 256
+  function waiters.hand_off(own)
+    repeat until waiters.forget_expired() < MOST_EXPIRED
     -- Inboxes without a subscriber: the waiters of a process share one.
-    local fence, unsubscribed = nil, {}
+    local grant, unsubscribed = nil, {}
     for _ = 1, MOST_SKIPPED do
       local head = redis.call('ZPOPMIN', queue)
       local member = head[1]
       if not member then
-        redis.call('DEL', line.alive)
+        redis.call('DEL', alive)
         return nil
       end
-      local is_known = redis.call('ZREM', line.alive, member) == 1
-      local token, claim, sign, inbox = read(member)
+      local is_known = redis.call('ZREM', alive, member) == 1
+      local token, ttl, sign, inbox = read(member)
       if is_known and token and not unsubscribed[inbox] then
-        if not fence then
-          fence = number
+        if not grant then
+          grant = number
           number = number + 1
         end
-        claim = math.min(tonumber(claim), CLAIM_MS)
-        local heard = 0
+        ttl = math.min(tonumber(ttl), HAND_OFF_MS)
+        local receivers = 0
         if inbox ~= '' then
-          if own ~= '' and own ~= inbox and not behind then behind = redis.pcall('PUBLISH', own, '') end
+          if own ~= '' and own ~= inbox and not releaser_flushed then
+            releaser_flushed = redis.pcall('PUBLISH', own, '')
+          end
           -- A client that may not publish does not learn the number of receivers either.
-          heard = redis.pcall('PUBLISH', inbox,
-            string.format('%s %s %.0f %.0f %.0f %s', token, head[2], fence, us, claim, lock))
+          receivers = redis.pcall(sign == '#' and 'SPUBLISH' or 'PUBLISH', inbox,
+            string.format('%s %s %.0f %.0f %.0f %s', token, head[2], grant, us, ttl, lock))
         end
-        if type(heard) ~= 'number' or heard > 0 or sign == '~' then
-          redis.call('SET', lock, token, 'PX', string.format('%.0f', claim))
+        if type(receivers) ~= 'number' or receivers > 0 or sign == '~' then
+          redis.call('SET', lock, token, 'PX', string.format('%.0f', ttl))
           return true
         end
         unsubscribed[inbox] = true
@@ -129,11 +135,11 @@ local function line_of(lock, queue)
     end
   end
 
-  return line
+  return waiters
 end
 
 -- Errors are tables since Redis 7, strings before.
-local function words(problem)
+local function error_text(problem)
   return type(problem) == 'table' and problem.err or tostring(problem)
 end
 

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::store::Name;
+use super::Name;
 use crate::time::Instant;
 
 /// The locks that were found taken a moment ago, with the time of that.
 #[derive(Debug, Default)]
-pub(super) struct Contended(Mutex<HashMap<Name, Instant>>);
+pub(crate) struct Contended(Mutex<HashMap<Name, Instant>>);
 
 /// For how long a lock that was found taken is expected to be taken again.
 const CONTENDED_FOR: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const SWEEP_AT: usize = 1024;
 
 impl Contended {
     /// The lock was found taken.
-    pub(super) fn insert(&self, name: &Name) {
+    pub(crate) fn insert(&self, name: &Name) {
         let now = Instant::now();
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() >= SWEEP_AT && !names.contains_key(name) {
@@ -31,7 +31,7 @@ impl Contended {
         names.insert(name.clone(), now);
     }
 
-    pub(super) fn contains(&self, name: &Name) -> bool {
+    pub(crate) fn contains(&self, name: &Name) -> bool {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.is_empty() {
             return false;

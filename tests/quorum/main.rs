@@ -1,0 +1,44 @@
+//! Locks on a majority of independent servers: servers that die, stop, are slow, refuse or forget,
+//! and messages that are lost, late or doubled. Tests cite the public reports.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
+
+mod cancellation;
+mod contention;
+mod forgetting;
+mod loss;
+mod members;
+mod messages;
+mod metrics;
+mod operator;
+mod refusals;
+
+use std::time::Duration;
+
+use lock_core::store::QuorumStore;
+use lock_core::{LockClient, LockOptions};
+use lock_testkit::{Quorum, ms};
+
+/// The shortest that is allowed.
+const RESTART_DELAY: Duration = ms(3_000);
+const TTL: Duration = ms(2_000);
+/// Longer than any expected event takes.
+const BOUND: Duration = ms(10_000);
+
+/// A client of all members.
+async fn client(quorum: &Quorum) -> LockClient {
+    let store = QuorumStore::builder(quorum.urls()).with_restart_delay(RESTART_DELAY);
+    on(store.connect().await.unwrap())
+}
+
+/// The same, which gives a live member on a loaded machine the time to answer. Dead ones refuse at
+/// once.
+async fn patient_client(quorum: &Quorum) -> LockClient {
+    let store = QuorumStore::builder(quorum.urls()).with_restart_delay(RESTART_DELAY);
+    on(store.with_request_timeout(ms(2_000)).connect().await.unwrap())
+}
+
+/// A client with short leases, and waits that end within the bounds of tests.
+fn on(store: QuorumStore) -> LockClient {
+    let defaults = LockOptions::new().with_ttl(TTL).with_wait(BOUND);
+    LockClient::builder(store).with_defaults(defaults).build().unwrap()
+}

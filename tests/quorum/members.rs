@@ -1,0 +1,186 @@
+//! Which servers make a quorum, and what may be asked of it.
+
+use lock_core::store::{QuorumStore, Store, Survives, connect};
+use lock_core::{ErrorKind, LockClient, LockOptions};
+use lock_testkit::{LogCapture, Proxy, Quorum, RedisServer, eventually, ms, within};
+
+use crate::{BOUND, RESTART_DELAY, TTL, client};
+
+fn refused(urls: &[&str]) -> String {
+    let error = QuorumStore::builder(urls.iter().copied()).connect_lazy().unwrap_err();
+    assert_eq!(error.field(), "members", "{error}");
+    error.to_string()
+}
+
+/// HA25 (rustfs#2269), HA22: one server and two make no quorum. HA20 (RedLock.net#91,
+/// node-redlock#29): neither do nodes of one cluster, or one master with its replicas.
+#[test]
+fn lists_that_make_no_quorum_are_refused() {
+    const A: &str = "redis://:secret@a/";
+    assert!(refused(&[]).contains("are missing"));
+    assert!(refused(&[A]).contains("use `RedisStore`"));
+    assert!(refused(&[A, "redis://b/"]).contains("two servers"));
+    assert!(refused(&[A, "redis://b/", A]).contains("twice"));
+    for other in ["redis+sentinel://b/m", "redis-sentinel://b/?sentinelMasterId=m"] {
+        assert!(refused(&[A, "redis://c/", other]).contains("single servers"), "{other}");
+    }
+    for error in [refused(&[A]), refused(&[A, "redis://b/"]), refused(&[A, A, A])] {
+        assert!(!error.contains("secret"), "{error}");
+    }
+    let bad = QuorumStore::builder([A, "http://b/", "redis://c/"]).connect_lazy().unwrap_err();
+    assert_eq!(bad.field(), "url");
+    for delay in [ms(0), ms(2_000), ms(25 * 3_600_000)] {
+        let builder = QuorumStore::builder([A, "redis://b/", "redis://c/"]);
+        let error = builder.with_restart_delay(delay).connect_lazy().unwrap_err();
+        assert_eq!(error.field(), "restart_delay");
+    }
+}
+
+#[test]
+fn even_number_of_members_is_a_warning() {
+    let log = LogCapture::start();
+    let store = QuorumStore::builder(["redis://a/", "redis://b/", "redis://c/", "redis://d/"]);
+    let store = store.connect_lazy().unwrap();
+    assert!(log.contains("WARN", "even number of lock servers"), "{}", log.text());
+    let shown = format!("{store} {store:?}");
+    assert!(shown.starts_with("quorum of 4: redis://a:6379, redis://b:6379, "), "{shown}");
+    let offered = store.capabilities();
+    assert!(offered.fencing && offered.survives == Survives::Minority);
+    assert!(offered.survives > Survives::Restart);
+    assert_eq!(offered.longest_ttl, Some(ms(30_000)));
+}
+
+/// HA20: the same server under two names would vote twice.
+#[tokio::test]
+async fn server_under_two_names_is_refused() {
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::to(&one);
+    let urls = [one.url(), proxy.url(), two.url()];
+    let error = QuorumStore::connect(urls.clone()).await.unwrap_err();
+    assert!(error.to_string().contains("are the same server") && !error.is_retryable(), "{error}");
+    // Also where nothing was checked at the start: as soon as both connections are open.
+    let store = QuorumStore::builder(urls).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let refused = async {
+        loop {
+            let error = client.mutex("k").try_lock().await.unwrap_err();
+            if error.to_string().contains("are the same server") {
+                return;
+            }
+        }
+    };
+    within("the refusal", BOUND, refused).await;
+}
+
+/// HA20: a node of a cluster can never be a member; a replica is none for now.
+#[tokio::test]
+async fn node_of_a_cluster_and_replicas_are_refused() {
+    let node = RedisServer::start_with(&["cluster-enabled yes"]);
+    let (one, two) = (RedisServer::start(), RedisServer::start());
+    let urls = [one.url(), node.url(), two.url()];
+    let error = QuorumStore::connect(urls).await.unwrap_err();
+    assert!(error.to_string().contains("cluster") && !error.is_retryable(), "{error}");
+    let replicas = [(); 2].map(|()| RedisServer::start());
+    for replica in &replicas {
+        let () = replica.cli(&format!("REPLICAOF 127.0.0.1 {}", one.port()));
+    }
+    let urls = [one.url(), replicas[0].url(), replicas[1].url()];
+    let error = QuorumStore::connect(urls).await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("is a replica"), "{source}");
+}
+
+/// Passwords may differ, and are shown nowhere.
+#[tokio::test]
+async fn passwords_may_differ_and_are_never_shown() {
+    let servers = ["geheim1", "geheim2", "geheim3"]
+        .map(|password| RedisServer::builder().password(password).start());
+    let urls = servers.each_ref().map(RedisServer::url);
+    let log = LogCapture::start();
+    let store = QuorumStore::builder(urls.clone()).connect().await.unwrap();
+    let shown = format!("{store} {store:?} {:?}", QuorumStore::builder(urls.clone()));
+    let mut wrong = urls;
+    wrong[0] = wrong[0].replace("geheim1", "geheim9");
+    wrong[1] = wrong[1].replace("geheim2", "geheim9");
+    let error = QuorumStore::builder(wrong).connect().await.unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("password"), "{source}");
+    let all = format!("{shown} {error} {error:?} {source} {}", log.text());
+    assert!(!all.contains("geheim"), "{all}");
+}
+
+/// A lock that is forgotten must be over when its member votes again, so none may last longer than
+/// the restart delay. The error says what to set.
+#[tokio::test]
+async fn ttl_extension_and_hold_beyond_the_restart_delay_are_refused() {
+    let quorum = Quorum::of_age(3, "lock");
+    let store = || QuorumStore::builder(quorum.urls()).with_restart_delay(RESTART_DELAY);
+    // The default ttl of the library.
+    let error = LockClient::builder(store().connect_lazy().unwrap()).build().unwrap_err();
+    assert_eq!(error.field(), "ttl");
+    assert!(error.to_string().contains("with_restart_delay"), "{error}");
+
+    let client = client(&quorum).await;
+    let long = RESTART_DELAY + ms(1);
+    let error = client.mutex("k").with_ttl(long).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidOptions);
+    assert_eq!(error.config_error().unwrap().field(), "ttl");
+    let error = client.mutex("k").with_min_hold(long).lock().await.unwrap_err();
+    assert_eq!(error.config_error().unwrap().field(), "min_hold");
+    let guard = client.mutex("k").lock().await.unwrap();
+    let error = guard.extend(long).await.unwrap_err();
+    assert_eq!(error.config_error().unwrap().field(), "ttl");
+    guard.extend(RESTART_DELAY).await.unwrap();
+    assert!(guard.remaining() > TTL);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn several_urls_in_one_setting_are_a_quorum() {
+    let quorum = Quorum::of_age(3, "lock");
+    let store = connect(&quorum.urls().join("\n  ")).await.unwrap();
+    assert!(store.to_string().starts_with("quorum of 3: "), "{store}");
+    let client = LockClient::builder(store).build().unwrap();
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    let one = connect(&quorum.server(0).url()).await.unwrap();
+    assert_eq!(one.capabilities().survives, Survives::Restart);
+    let error = connect(&quorum.urls()[..2].join(" ")).await.unwrap_err();
+    assert_eq!(error.config_error().unwrap().field(), "members");
+}
+
+/// The lock is the plain key that Redlock clients set, on a majority: they and this client exclude
+/// each other.
+#[tokio::test]
+async fn redlock_clients_and_this_one_exclude_each_other() {
+    let quorum = Quorum::of_age(3, "lock");
+    let client = client(&quorum).await;
+    for server in quorum.servers().take(2) {
+        let () = server.cli("SET lock:k foreign NX PX 60000");
+    }
+    assert!(client.mutex("k").try_lock().await.unwrap().is_none());
+    eventually("a minority is given back", BOUND, || !quorum.server(2).has("lock:k")).await;
+    for server in quorum.servers().take(2) {
+        let () = server.cli("DEL lock:k");
+    }
+    let guard = client.mutex("k").lock().await.unwrap();
+    eventually("all have it", BOUND, || quorum.having("lock:k") == 3).await;
+    for server in quorum.servers() {
+        assert!(server.get("lock:k").unwrap().starts_with(&client.id().to_string()));
+        let set: Option<String> = server.cli("SET lock:k foreign NX PX 60000");
+        assert_eq!(set, None);
+    }
+    guard.release().await.unwrap();
+}
+
+/// What `without_fencing` gives up is the number, not the lock.
+#[tokio::test]
+async fn lock_without_a_number_excludes_as_well() {
+    let quorum = Quorum::of_age(3, "lock");
+    let client = client(&quorum).await;
+    let options = LockOptions::new().without_fencing();
+    let guard = client.mutex("k").with_options(options).lock().await.unwrap();
+    assert_eq!(guard.fencing_token().get(), 0);
+    assert!(client.mutex("k").try_lock().await.is_ok_and(|other| other.is_none()));
+    guard.release().await.unwrap();
+}
