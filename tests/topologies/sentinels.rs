@@ -140,8 +140,7 @@ fn order(
         group.proxy(round % 9 / 3).cut();
     }
     runtime.block_on(async {
-        group.fail_over().await;
-        eventually("a sentinel names another master", BOUND, || group.left(old) > 0).await;
+        group.fail_over_from(old).await;
         let told = Instant::now();
         eventually("no client is at the old master", BOUND, || !has_clients(group.server(old)))
             .await;

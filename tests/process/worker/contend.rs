@@ -21,6 +21,8 @@ use crate::resource::Resource;
 /// Two consecutive readings of a clock take no longer unless the process is stopped between them.
 /// In nanoseconds.
 const SOON: u128 = 5_000_000;
+/// More than it takes from the start of a poll to the first step of its body, in nanoseconds.
+const AT_ONCE: u128 = 1_000_000;
 /// How often a process measures whether it gets to run.
 const PULSE: Duration = Duration::from_millis(10);
 /// Long work checks its lease this often.
@@ -168,7 +170,7 @@ impl Workload {
                 let body = async |lease: Lease| self.turn(&key, asked, &lease, &polls, long).await;
                 polls.of(mutex.run(body)).await
             } else {
-                match mutex.lock().await {
+                match polls.of(mutex.lock()).await {
                     Ok(guard) => {
                         self.turn(&key, asked, &guard, &polls, long).await;
                         // The log shows a lost lease.
@@ -213,7 +215,7 @@ impl Workload {
         long: Option<Duration>,
     ) {
         polls.begin(lease);
-        let mut turn = Turn::begin(self, key, asked, lease);
+        let mut turn = Turn::begin(self, key, asked, lease, polls);
         let Ok(before) = self.resource.read(key, turn.token) else {
             return turn.wrote(now(), false);
         };
@@ -269,10 +271,21 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn begin(workload: &'a Workload, key: &'a str, asked: u128, lease: &Lease) -> Self {
+    fn begin(
+        workload: &'a Workload,
+        key: &'a str,
+        asked: u128,
+        lease: &Lease,
+        polls: &Polls,
+    ) -> Self {
         let (enter, token) = (now(), lease.fencing_token());
         let mut turn = Self { workload, key, asked, enter, deadline: enter, token, done: false };
         turn.look_at(lease);
+        let is_over = turn.deadline == enter;
+        if is_over && enter - polls.since() > AT_ONCE {
+            // The lease was valid when this poll began, and the process did not run since.
+            turn.deadline = enter + 1;
+        }
         let pid = std::process::id().to_string();
         std::fs::write(workload.holder_file(key), pid).unwrap();
         turn

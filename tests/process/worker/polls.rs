@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lock_core::Lease;
+use lock_testkit::history::now;
 
 /// Counts the polls of a body that begin when its lease is over already.
 ///
@@ -19,6 +20,8 @@ struct Shared {
     lease: OnceLock<Lease>,
     /// Whether it was over before the poll that is under way.
     is_over: AtomicBool,
+    /// When that poll began, as `now` gives it.
+    since: AtomicU64,
     late: AtomicU64,
 }
 
@@ -29,6 +32,8 @@ impl Polls {
         poll_fn(|cx| {
             let is_over = self.0.lease.get().is_some_and(|lease| !lease.is_valid());
             self.0.is_over.store(is_over, Ordering::Relaxed);
+            let since = u64::try_from(now()).unwrap_or(u64::MAX);
+            self.0.since.store(since, Ordering::Relaxed);
             bound.as_mut().poll(cx)
         })
         .await
@@ -42,6 +47,11 @@ impl Polls {
     /// Whether the body has begun.
     pub(crate) fn has_begun(&self) -> bool {
         self.0.lease.get().is_some()
+    }
+
+    /// When the poll that is under way began.
+    pub(crate) fn since(&self) -> u128 {
+        u128::from(self.0.since.load(Ordering::Relaxed))
     }
 
     /// The body has been polled. Returns whether the poll was late.

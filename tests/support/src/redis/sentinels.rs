@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
@@ -48,6 +48,8 @@ const DOWN_AFTER: Duration = Duration::from_millis(500);
 const HASTE: &str = "SENTINEL DEBUG info-period 500 publish-period 700";
 /// A loaded machine takes its time.
 const BOUND: Duration = Duration::from_secs(30);
+/// Longer than a failover takes, or sentinels try it.
+const AGAIN: Duration = Duration::from_secs(15);
 
 impl SentinelsBuilder {
     /// Requires a password of the default user of the servers.
@@ -253,6 +255,21 @@ impl Sentinels {
     pub async fn fail_over(&self) {
         eventually("a sentinel begins a failover", BOUND, || {
             self.ask::<()>(0, "SENTINEL FAILOVER shop").is_ok()
+        })
+        .await;
+    }
+
+    /// Orders failovers until a sentinel names another master than the server `index`: a failover
+    /// ends without one if the new master is slow.
+    pub async fn fail_over_from(&self, index: usize) {
+        let mut ordered = None::<Instant>;
+        eventually("a sentinel names another master", BOUND, || {
+            if ordered.is_none_or(|ordered| ordered.elapsed() > AGAIN)
+                && self.ask::<()>(0, "SENTINEL FAILOVER shop").is_ok()
+            {
+                ordered = Some(Instant::now());
+            }
+            self.left(index) > 0
         })
         .await;
     }
