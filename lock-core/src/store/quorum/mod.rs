@@ -84,7 +84,9 @@ use crate::time::Instant;
 /// - **A held lease repairs itself**: each renewal takes the lock again on members that lost it, if
 ///   it is free there. So members may restart one after the other under a long lease.
 /// - **Nothing is left behind**: what a claim without a majority got is released on all members, in
-///   the background, until each has confirmed it.
+///   the background, until each has confirmed it. A [drain](crate::LockClient::drain) waits until a
+///   majority has confirmed each release, and a second at most for members that fail: what such a
+///   member has ends with its ttl, and is no majority.
 ///
 /// # Waiting
 ///
