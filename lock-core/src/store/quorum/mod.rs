@@ -7,7 +7,8 @@
 //! - `rounds`: a ballot to each member, second rounds, renewals; `failure`: why a round failed
 //! - `tokens`: what is known of each token; `flights`: ballots that are under way; `ending`:
 //!   releases
-//! - `standing`: how the members fare; `tally`: counting votes, without I/O
+//! - `standing`: how the members fare; `servers`: whether they are as many servers; `tally`:
+//!   counting votes, without I/O
 
 mod builder;
 mod ending;
@@ -15,6 +16,7 @@ mod failure;
 mod flights;
 mod inspect;
 mod rounds;
+mod servers;
 mod standing;
 mod tally;
 mod tokens;
