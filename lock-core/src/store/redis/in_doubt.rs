@@ -181,8 +181,8 @@ impl<P> InDoubt<P> {
         if !left.is_zero() {
             return Some(left);
         }
-        let record = tokens.records.remove(&token);
-        if record.is_some_and(|record| record.member.is_some()) | tokens.served.remove(&token) {
+        let (record, was_served) = (tokens.records.remove(&token), tokens.served.remove(&token));
+        if was_served || record.is_some_and(|record| record.member.is_some()) {
             tokens.released.truncate(MAX_RELEASED - 1);
             tokens.released.push_front(token);
         }

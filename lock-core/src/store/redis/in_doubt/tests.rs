@@ -98,7 +98,7 @@ fn served_token_is_remembered_once_it_is_released() {
     assert_eq!(in_doubt.released(without_place, way(1), 0), None);
     assert!(!in_doubt.was_released(without_place));
 
-    for _ in 0..MAX_SERVED + 1 {
+    for _ in 0..=MAX_SERVED {
         let token = Token::fresh().unwrap();
         in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
         in_doubt.granted(token);
