@@ -62,6 +62,52 @@ async fn lease_and_waiter_survive_a_forced_failover() {
     lease_and_waiter_survive(FailOver::Force).await;
 }
 
+/// The old master serves two waiters, which the new one does not know: there, its lock is taken for
+/// the rest of its ttl, and both have their places. Their clients are done with these, and each
+/// place got the lock for the hand-off TTL of 3 s before the next waiter did.
+#[tokio::test]
+async fn waiters_do_not_wait_for_places_that_the_old_master_has_served() {
+    let _alone = alone().await;
+    let cluster = RedisCluster::start().await;
+    // What a loaded machine answers late counts.
+    let patient = async || {
+        let store = RedisStore::builder(cluster.url()).with_request_timeout(ms(10_000));
+        LockClient::builder(store.connect().await.unwrap()).build().unwrap()
+    };
+    let (holder, one, two) = (patient().await, patient().await, patient().await);
+    let key = cluster.key_on(0, "k");
+    let lost = holder.mutex(key.clone()).with_ttl(ms(10_000)).without_renewal();
+    let lost = lost.lock().await.unwrap();
+    // Such a long ttl keeps their places for longer than the lock.
+    let take_turn = |client: &LockClient| {
+        let mutex = client.mutex(key.clone()).with_ttl(ms(30_000)).with_wait(ms(40_000));
+        tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+    };
+    let turns = [take_turn(&one), take_turn(&two)];
+    cluster.queue_of(&key, 2).await;
+    cluster.replicated(0).await;
+    let replica = cluster.server(cluster.replica_of(0));
+    replica.cut_off_from(cluster.server(0)).await;
+    lost.release().await.unwrap();
+    for turn in turns {
+        within("a turn at the old master", ms(5_000), turn).await.0.unwrap();
+    }
+    cluster.fail_over(0, FailOver::Force).await;
+
+    let left = replica.pttl(&format!("lock:{key}"));
+    assert!(left > 500, "the release was not lost: no test ({left} ms)");
+    let begun = Instant::now();
+    let turns = [take_turn(&one), take_turn(&two)];
+    cluster.queue_of(&key, 4).await;
+    for turn in turns {
+        within("a turn at the new master", ms(30_000), turn).await.0.unwrap();
+    }
+    let late = begun.elapsed().saturating_sub(ms(left.unsigned_abs()));
+    assert!(late < ms(2_500), "{late:?} after the lock was over");
+    assert_nothing_is_left(&cluster, [&one, &two]).await;
+    wait_idle(&holder).await;
+}
+
 /// H1, HA16 (redis-rs#1452, node-redis#2806): the master is killed, so no node says `MOVED`. Locks
 /// are served again when the replica has taken over, and locks on other nodes as soon as the
 /// cluster lets them.

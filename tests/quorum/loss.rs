@@ -104,6 +104,36 @@ async fn first_claim_after_an_outage_waits_for_a_majority() {
     guard.release().await.unwrap();
 }
 
+/// A member dies that has locks, and perhaps the queue of the waiter, so that it confirms no
+/// release. A majority does, but drains waited for the dead one for two minutes, or until their
+/// limit.
+#[tokio::test]
+async fn drain_does_not_wait_for_a_dead_member() {
+    for dead in 0..3 {
+        let mut quorum = Quorum::of_age(3, "lock");
+        let (holder, waiter) = (patient_client(&quorum).await, patient_client(&quorum).await);
+        let guard = holder.mutex("k").lock().await.unwrap();
+        let others = [holder.mutex("a").lock().await, holder.mutex("b").lock().await];
+        for key in ["lock:k", "lock:a", "lock:b"] {
+            eventually("all have it", BOUND, || quorum.having(key) == 3).await;
+        }
+        let waiting = tokio::spawn(waiter.mutex("k").with_wait(BOUND * 3).lock());
+        eventually("it waits", BOUND, || quorum.servers().any(|it| it.queued("k") == 1)).await;
+        quorum.server_mut(dead).kill();
+
+        drop((guard, others));
+        let (drained, took) = within("a drain", BOUND * 2, holder.drain(BOUND)).await;
+        assert!(drained.is_clean() && took < ms(3_000), "{drained:?} after {took:?}");
+        let next = within("the waiter's turn", BOUND, waiting).await.0.unwrap().unwrap();
+        drop(next);
+        let (drained, took) = within("a drain", BOUND * 2, waiter.drain(BOUND)).await;
+        assert!(drained.is_clean() && took < ms(3_000), "{drained:?} after {took:?}");
+        for server in quorum.servers().filter(|server| server.runs()) {
+            assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+        }
+    }
+}
+
 /// HA21 (redsync#140): the slowest server set the pace although a majority had voted.
 #[tokio::test]
 async fn slow_member_is_not_waited_for() {

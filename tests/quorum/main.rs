@@ -11,6 +11,7 @@ mod messages;
 mod metrics;
 mod operator;
 mod refusals;
+mod stores;
 
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ async fn patient_client(quorum: &Quorum) -> LockClient {
 
 /// A client with short leases, and waits that end within the bounds of tests.
 fn on(store: QuorumStore) -> LockClient {
-    let defaults = LockOptions::new().with_ttl(TTL).with_wait(BOUND);
-    LockClient::builder(store).with_defaults(defaults).build().unwrap()
+    LockClient::builder(store).with_defaults(defaults()).build().unwrap()
+}
+
+fn defaults() -> LockOptions {
+    LockOptions::new().with_ttl(TTL).with_wait(BOUND)
 }

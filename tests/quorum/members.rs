@@ -1,10 +1,11 @@
 //! Which servers make a quorum, and what may be asked of it.
 
 use lock_core::store::{QuorumStore, Store, Survives, connect};
+use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, LockOptions};
 use lock_testkit::{LogCapture, Proxy, Quorum, RedisServer, eventually, ms, within};
 
-use crate::{BOUND, RESTART_DELAY, TTL, client};
+use crate::{BOUND, RESTART_DELAY, TTL, client, patient_client};
 
 fn refused(urls: &[&str]) -> String {
     let error = QuorumStore::builder(urls.iter().copied()).connect_lazy().unwrap_err();
@@ -70,6 +71,68 @@ async fn server_under_two_names_is_refused() {
         }
     };
     within("the refusal", BOUND, refused).await;
+}
+
+/// The name of a member leads to the server of another one by now, and the third is dead: one
+/// server had the lease and voted twice, so that it was renewed without a majority.
+#[tokio::test]
+async fn lease_is_not_renewed_by_one_server_under_two_names() {
+    let mut quorum = Quorum::of_age(3, "lock");
+    let client = patient_client(&quorum).await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    eventually("all have it", BOUND, || quorum.having("lock:k") == 3).await;
+    let log = LogCapture::start();
+    quorum.proxy(2).lead_to(quorum.server(0));
+    quorum.proxy(2).close_all();
+    quorum.server_mut(1).kill();
+    let (lost, took) = within("the loss", BOUND, guard.lost()).await;
+    assert!(took < TTL + ms(1_000), "{lost:?} after {took:?}");
+    assert!(!guard.is_valid());
+    assert!(log.contains("WARN", "standing=away"), "{}", log.text());
+    drop(guard);
+}
+
+/// The same while the third lives: with it, two servers are a majority. The lease goes on, and is
+/// counted by servers. Claims are refused and say why, until the name is right again.
+#[tokio::test]
+async fn lease_goes_on_with_two_servers_while_two_names_lead_to_one() {
+    let quorum = Quorum::of_age(3, "lock");
+    let client = patient_client(&quorum).await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    quorum.proxy(2).lead_to(quorum.server(0));
+    quorum.proxy(2).close_all();
+    let refused = async {
+        loop {
+            match client.mutex("other").try_lock().await {
+                Err(error) if error.to_string().contains("are the same server") => return error,
+                // Before the member was dialled anew.
+                Err(_) | Ok(_) => tokio::time::sleep(ms(10)).await,
+            }
+        }
+    };
+    let (error, _) = within("the refusal", BOUND, refused).await;
+    assert!(error.is_unavailable(), "{error:?}");
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_valid(), "renewed by two servers");
+    let problems = client.health().await.unwrap().problems;
+    assert!(problems.iter().any(|it| it.contains("are the same server")), "{problems:?}");
+
+    quorum.proxy(2).lead_to(quorum.server(2));
+    quorum.proxy(2).close_all();
+    let (other, _) = within("a lock", BOUND, async {
+        loop {
+            match client.mutex("other").try_lock().await {
+                Ok(Some(guard)) => return guard,
+                Ok(None) | Err(_) => tokio::time::sleep(ms(10)).await,
+            }
+        }
+    })
+    .await;
+    other.release().await.unwrap();
+    eventually("the third has the lease again", BOUND, || quorum.having("lock:k") == 3).await;
+    guard.release().await.unwrap();
+    wait_idle(&client).await;
+    eventually("nothing is left", BOUND, || quorum.leftovers().is_empty()).await;
 }
 
 /// HA20: a node of a cluster can never be a member; a replica is none for now.

@@ -115,6 +115,43 @@ async fn client_leaves_the_old_master_within_a_second_of_the_event() {
     assert!(new.leftovers().is_empty(), "{:?}", new.leftovers());
 }
 
+/// The old master serves a waiter, which the new one does not know: there, its lock is taken for
+/// the rest of its ttl, and the waiter has its place. Its client is done with that, and the place
+/// got the lock for the hand-off TTL of 3 s before the next waiter did.
+#[tokio::test]
+async fn waiter_does_not_wait_for_a_place_that_the_old_master_has_served() {
+    let _alone = alone().await;
+    let group = Sentinels::start(1).await;
+    let (holder, waiter) = (connect(&group).await, connect(&group).await);
+    let lost = holder.mutex("k").with_ttl(ms(12_000)).without_renewal().lock().await.unwrap();
+    // Such a long ttl keeps the place for longer than the lock.
+    let wait = || tokio::spawn(waiter.mutex("k").with_ttl(ms(30_000)).with_wait(ms(40_000)).lock());
+    let waiting = wait();
+    eventually("it has a place", ms(5_000), || group.server(0).queued("k") == 1).await;
+    group.replicated(0).await;
+    let (old, new) = (group.server(0), group.server(1));
+    new.cut_off_from(old).await;
+    lost.release().await.unwrap();
+    let (served, _) = within("a turn at the old master", ms(5_000), waiting).await;
+    served.unwrap().unwrap().release().await.unwrap();
+    group.fail_over().await;
+    eventually("the client has left", ms(15_000), || !is_on(&waiter, old)).await;
+
+    let left = new.pttl("lock:k");
+    assert!(left > 500, "the release was not lost: no test ({left} ms)");
+    let begun = Instant::now();
+    let waiting = wait();
+    eventually("it is behind the served one", ms(5_000), || new.queued("k") == 2).await;
+    let (served, _) = within("a turn at the new master", ms(30_000), waiting).await;
+    let late = begun.elapsed().saturating_sub(ms(left.unsigned_abs()));
+    assert!(late < ms(2_500), "{late:?} after the lock was over");
+    served.unwrap().unwrap().release().await.unwrap();
+    for client in [&holder, &waiter] {
+        wait_idle(client).await;
+    }
+    assert!(new.leftovers().is_empty(), "{:?}", new.leftovers());
+}
+
 /// HA2 (flyerhzm/redis-sentinel#14, spring-data-redis#2566): no event arrives, and the old master
 /// lives on. The client finds out by asking.
 #[tokio::test]

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use super::QuorumStore;
 use super::failure::Failure;
 use super::rounds::Quorum;
+use super::servers::one_each;
 use crate::error::{ConfigError, Error};
 use crate::runtime;
 use crate::store::redis::RedisStore;
@@ -214,7 +215,7 @@ impl QuorumStoreBuilder {
         if good < quorum.majority() {
             return Err(Failure::unconnected(&quorum.members, good, &failed).into_error());
         }
-        quorum.check_processes().map_err(Failure::into_error)?;
+        one_each(&quorum.members).map_err(Failure::into_error)?;
         Ok(store)
     }
 

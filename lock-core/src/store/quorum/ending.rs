@@ -17,6 +17,7 @@ use crate::time::{Instant, sleep_until};
 #[derive(Debug)]
 pub(super) struct Ending {
     release: Release,
+    begun: Instant,
     hopeless_at: Instant,
     progress: Mutex<Progress>,
     changed: Notify,
@@ -65,7 +66,8 @@ impl Ending {
             .map(|asked| if *asked { MemberEnd::Open } else { MemberEnd::NotAsked })
             .collect();
         let progress = Mutex::new(Progress { members, is_driven: false });
-        Arc::new(Self { release, hopeless_at, progress, changed: Notify::new() })
+        let (begun, changed) = (Instant::now(), Notify::new());
+        Arc::new(Self { release, begun, hopeless_at, progress, changed })
     }
 
     pub(super) fn hopeless_at(&self) -> Instant {
@@ -141,12 +143,20 @@ impl Ending {
         self.hopeless_at <= Instant::now() || self.lock().members.iter().all(MemberEnd::is_done)
     }
 
-    /// Whether nothing of the token is left, but on members whose replies to the first attempt are
-    /// on their way. The background takes care of those.
+    /// Whether nothing of the token is left that matters: on members whose replies to the first
+    /// attempt are on their way, or, once a majority has said what became of the lock, on members
+    /// that have failed for [`ASK_AGAIN`]. The background takes care of those. No majority can be
+    /// had with what they keep, which ends with its ttl.
     pub(super) fn is_under_control(&self) -> bool {
-        let progress = self.lock();
-        let is_ok = |end: &MemberEnd| end.is_done() || matches!(end, MemberEnd::Open);
-        self.hopeless_at <= Instant::now() || progress.members.iter().all(is_ok)
+        let (progress, now) = (self.lock(), Instant::now());
+        let is_patient = now < self.begun.saturating_add(ASK_AGAIN);
+        let may_fail = !is_patient && matches!(progress.outcome(), Outcome::Found(_));
+        let is_ok = |end: &MemberEnd| match end {
+            MemberEnd::Open => true,
+            MemberEnd::Failed(_) => may_fail,
+            end => end.is_done(),
+        };
+        self.hopeless_at <= now || progress.members.iter().all(is_ok)
     }
 
     /// Whether no task works on it.
@@ -188,7 +198,7 @@ impl Progress {
         let failed = count(|end| matches!(end, MemberEnd::Failed(_) | MemberEnd::GivenUp(_)));
         let taken = count(|end| end.found() == Some(Released::TakenByOther));
         let expired = count(|end| end.found() == Some(Released::Expired));
-        if in_time + open + failed < quorum && (taken + expired > 0 || open + failed == 0) {
+        if in_time + open + failed < quorum && (taken + expired > 0 || open == 0) {
             // Another token that has a majority is among these replies.
             let is_taken = taken > 0;
             return Outcome::Found(if is_taken {

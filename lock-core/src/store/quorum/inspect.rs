@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 
 use super::QuorumStore;
 use super::failure::{no_majority, unavailable};
+use super::servers::one_each;
 use crate::error::{Error, ErrorKind};
 use crate::store::{
     BoxFuture, Inspect, LockRecord, Member, MissingPermissions, Name, Owner, StoreHealth,
@@ -130,7 +131,7 @@ impl Inspect for QuorumStore {
                 let what = no_majority(servers.len(), self.quorum.members.len());
                 return Err(unavailable(what, away.join("; ")));
             }
-            if let Err(failure) = self.quorum.check_processes() {
+            if let Err(failure) = one_each(&self.quorum.members) {
                 problems.push(failure.into_error().to_string());
             }
             problems.extend(self.clocks_apart());

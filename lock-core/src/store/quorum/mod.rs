@@ -7,7 +7,8 @@
 //! - `rounds`: a ballot to each member, second rounds, renewals; `failure`: why a round failed
 //! - `tokens`: what is known of each token; `flights`: ballots that are under way; `ending`:
 //!   releases
-//! - `standing`: how the members fare; `tally`: counting votes, without I/O
+//! - `standing`: how the members fare; `servers`: whether they are as many servers; `tally`:
+//!   counting votes, without I/O
 
 mod builder;
 mod ending;
@@ -15,6 +16,7 @@ mod failure;
 mod flights;
 mod inspect;
 mod rounds;
+mod servers;
 mod standing;
 mod tally;
 mod tokens;
@@ -84,7 +86,9 @@ use crate::time::Instant;
 /// - **A held lease repairs itself**: each renewal takes the lock again on members that lost it, if
 ///   it is free there. So members may restart one after the other under a long lease.
 /// - **Nothing is left behind**: what a claim without a majority got is released on all members, in
-///   the background, until each has confirmed it.
+///   the background, until each has confirmed it. A [drain](crate::LockClient::drain) waits until a
+///   majority has confirmed each release, and a second at most for members that fail: what such a
+///   member has ends with its ttl, and is no majority.
 ///
 /// # Waiting
 ///

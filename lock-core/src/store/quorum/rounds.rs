@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use super::ending::Ending;
 use super::failure::Failure;
 use super::flights::{Answer, Flights};
+use super::servers::{counted_once, one_each};
 use super::standing::{Standings, median};
 use super::tally::{Reply, Tally, Verdict, majority};
 use super::tokens::{LONGEST_FLIGHT, Tokens};
@@ -135,7 +136,7 @@ impl Quorum {
             self.believe(&votes.tally);
             self.count(verdict, &votes);
             // The ballots may have opened connections.
-            self.check_processes()?;
+            one_each(&self.members)?;
             match verdict {
                 Verdict::Granted => {
                     let number = if let Purpose::Number(number) = purpose { number } else { 0 };
@@ -259,9 +260,12 @@ impl Quorum {
         votes: &mut Votes,
         judge: impl Fn(&Votes) -> ControlFlow<T>,
     ) -> Option<T> {
-        let members = self.members.iter().enumerate().map(|(index, member)| {
-            let (member, ballot) = (Arc::clone(member), Arc::clone(&ballot));
-            let vote = async move { (index, member.vote(&ballot).await) };
+        let members = (0..self.members.len()).map(|index| {
+            let (members, ballot) = (Arc::clone(&self.members), Arc::clone(&ballot));
+            let vote = async move {
+                let reply = members[index].vote(&ballot).await;
+                (index, counted_once(&members, index, ballot.purpose, reply))
+            };
             Box::pin(vote) as crate::store::BoxFuture<'static, Answer>
         });
         let flights = Arc::new(Flights::new(self.members.len(), members));
@@ -304,7 +308,7 @@ impl Quorum {
     fn note(&self, token: Token, ballot: &Ballot, answer: &Answer) {
         let member = &self.members[answer.0];
         self.standings.note(&**member, answer);
-        if self.tokens.note(token, ballot, answer) {
+        if self.tokens.note(token, ballot, answer, member.process()) {
             self.standings.metrics.repaired(answer.0);
             tracing::debug!(
                 target: "lock_core", event = "quorum.repair", server = %member,
@@ -342,19 +346,7 @@ impl Quorum {
         if open < self.majority() {
             return Err(Failure::unconnected(&self.members, open, &failed));
         }
-        self.check_processes()
-    }
-
-    /// Refuses a server that is a member twice: its vote would count double.
-    pub(super) fn check_processes(&self) -> Result<(), Failure> {
-        let processes: Vec<_> = self.members.iter().map(|member| member.process()).collect();
-        for (index, process) in processes.iter().enumerate() {
-            let before = processes[..index].iter().position(|it| it.is_some() && it == process);
-            if let Some(before) = before {
-                return Err(Failure::same_server(&self.members, before, index));
-            }
-        }
-        Ok(())
+        one_each(&self.members)
     }
 
     /// The present time as most members see it, or a number that is larger than all that this store

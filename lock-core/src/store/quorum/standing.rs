@@ -92,7 +92,7 @@ impl Standings {
             }
             // It refuses this lock alone.
             Err(failed) if failed.error.kind() == ErrorKind::WrongType => Standing::Up,
-            Err(failed) if failed.definite => Standing::Away,
+            Err(failed) if failed.definite || failed.error.is_permanent() => Standing::Away,
             Err(_) => {
                 // One reply that comes late is no news.
                 let before = record.silences.fetch_add(1, Ordering::Relaxed);

@@ -37,6 +37,8 @@ struct Record {
     state: State,
     /// By member: until when it holds the lock for the inner token, by this client's account.
     until: Vec<Option<Instant>>,
+    /// By member: the process that said so, if it names itself.
+    by: Vec<Option<Arc<str>>>,
     /// By member: whether it may have the lock, or a place in its queue, for the inner token.
     touched: Vec<bool>,
     flights: Vec<Arc<Flights>>,
@@ -114,9 +116,15 @@ impl Tokens {
         })
     }
 
-    /// A member replied to a ballot. Returns whether it took a held lock that it did not have, by
-    /// this client's account.
-    pub(super) fn note(&self, token: Token, ballot: &Ballot, (member, reply): &Answer) -> bool {
+    /// A member, which leads to `process` now, replied to a ballot. Returns whether it took a held
+    /// lock that it did not have, by this client's account.
+    pub(super) fn note(
+        &self,
+        token: Token,
+        ballot: &Ballot,
+        (member, reply): &Answer,
+        process: Option<Arc<str>>,
+    ) -> bool {
         let mut table = self.lock();
         let Some(record) = table.records.get_mut(&token) else { return false };
         if record.inner != ballot.token {
@@ -131,9 +139,8 @@ impl Tokens {
         };
         let Some(since) = vote.since() else { return false };
         record.touched[*member] = true;
-        let until = &mut record.until[*member];
-        let had_it = until.is_some_and(|until| until > since);
-        *until = (*until).max(Some(deadline(since, ballot.ttl)));
+        let had_it = record.until[*member].is_some_and(|until| until > since);
+        record.voted(*member, process, deadline(since, ballot.ttl));
         record.last_until(ballot.ttl);
         ballot.purpose == Purpose::Repair && !had_it
     }
@@ -276,6 +283,7 @@ impl Record {
             inner,
             state: State::Claiming,
             until: vec![None; members],
+            by: vec![None; members],
             touched: vec![false; members],
             flights: Vec::new(),
             endings: Vec::new(),
@@ -288,6 +296,18 @@ impl Record {
     fn may_be_asked_about(&self, now: Instant) -> bool {
         let longest = if self.is_final { Duration::ZERO } else { LONGEST_WAIT };
         self.over.saturating_add(longest) > now
+    }
+
+    /// A member has the lock until then, as a process there said. If that is behind another member
+    /// as well, by now, or it was when it voted, it counts for one of them.
+    fn voted(&mut self, member: usize, process: Option<Arc<str>>, until: Instant) {
+        let mut until = Some(until);
+        for (index, (other, by)) in self.until.iter_mut().zip(&self.by).enumerate() {
+            if index == member || by.is_some() && *by == process {
+                until = until.max(other.take());
+            }
+        }
+        (self.until[member], self.by[member]) = (until, process);
     }
 
     fn renew_inner(&mut self, token: Token) -> Result<(), Error> {
@@ -368,13 +388,39 @@ mod tests {
         let at = |after| Instant::now().saturating_add(after);
         let vote = |since| Ok(Vote::Accepted { since });
         let now = Instant::now();
-        assert!(!tokens.note(token, &claim, &(0, vote(now))), "by the claim");
-        assert!(!tokens.note(token, &renewal, &(0, vote(at(TTL / 3)))), "it has it");
-        assert!(tokens.note(token, &renewal, &(0, vote(at(TTL * 2)))), "it had expired there");
+        assert!(!tokens.note(token, &claim, &(0, vote(now)), None), "by the claim");
+        assert!(!tokens.note(token, &renewal, &(0, vote(at(TTL / 3))), None), "it has it");
+        assert!(
+            tokens.note(token, &renewal, &(0, vote(at(TTL * 2))), None),
+            "it had expired there"
+        );
         let taken = Ok(Vote::Taken { left: TTL, least: 0 });
-        assert!(!tokens.note(token, &claim, &(1, taken)));
-        assert!(tokens.note(token, &renewal, &(1, vote(now))), "it was another's");
-        assert!(!tokens.note(token, &renewal, &(1, vote(now))), "it has it");
+        assert!(!tokens.note(token, &claim, &(1, taken), None));
+        assert!(tokens.note(token, &renewal, &(1, vote(now)), None), "it was another's");
+        assert!(!tokens.note(token, &renewal, &(1, vote(now)), None), "it has it");
+    }
+
+    /// The addresses of two members lead to one server, or did one after the other.
+    #[test]
+    fn process_counts_for_one_member_at_a_time() {
+        let (tokens, token) = (Tokens::new(3), Token::fresh().unwrap());
+        let (inner, _) = tokens.begin(token).unwrap();
+        let ballot = ballot(inner);
+        let note = |member, process: &str, since| {
+            let answer = (member, Ok(Vote::Accepted { since }));
+            tokens.note(token, &ballot, &answer, Some(process.into()));
+        };
+        let now = Instant::now();
+        let later = now.saturating_add(TTL);
+        note(0, "a", now);
+        note(2, "a", later);
+        assert!(tokens.until(token).is_none(), "one server is no majority");
+        note(0, "a", now);
+        assert!(tokens.until(token).is_none());
+        note(1, "b", now);
+        assert_eq!(tokens.until(token), Some(deadline(now, TTL)));
+        note(2, "c", later);
+        assert_eq!(tokens.until(token), Some(deadline(later, TTL)), "two of a, b and c");
     }
 
     /// A reply is noted while its ballots are locked. A round that began in another thread at that
@@ -400,7 +446,7 @@ mod tests {
                 while noting.table.try_lock().is_ok() && !limit.remaining().is_zero() {
                     std::thread::yield_now();
                 }
-                noting.note(token, &ballot(inner), answer);
+                noting.note(token, &ballot(inner), answer, None);
             });
             is_noted.send(()).unwrap();
         });
@@ -421,8 +467,8 @@ mod tests {
         let (inner, _) = tokens.begin(token).unwrap();
         let ballot = ballot(inner);
         let since = Instant::now();
-        tokens.note(token, &ballot, &(0, Ok(Vote::Accepted { since })));
-        tokens.note(token, &ballot, &(1, Ok(Vote::Taken { left: TTL, least: 0 })));
+        tokens.note(token, &ballot, &(0, Ok(Vote::Accepted { since })), None);
+        tokens.note(token, &ballot, &(1, Ok(Vote::Taken { left: TTL, least: 0 })), None);
         assert!(tokens.until(token).is_none(), "one is no majority");
         tokens.cancelled(token, inner, &[2]);
         let retired = tokens.retire(token, true).unwrap();

@@ -25,7 +25,7 @@
 //! more than the cut leaves counts only if the server executed it when the cut was void. The cut
 //! leaves at least what the lease counted on when it was sent.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(super) struct InDoubt<P>(Mutex<Tokens<P>>);
 
 struct Tokens<P> {
     records: HashMap<Token, TokenRecord<P>>,
+    /// Tokens that were granted the lock after they had a place, until they are released.
+    served: HashSet<Token>,
     /// The last tokens that were released after they had a place. A server that fell back to an
     /// older state may grant them the lock.
     released: VecDeque<Token>,
@@ -120,8 +122,11 @@ pub(super) struct SentRenewal<'a, P> {
 /// asked about again.
 const SWEEP_AT: usize = 1024;
 /// How many released tokens to remember, so that a late grant for one is released at once. A late
-/// grant for an older one ends with its hand-off TTL.
-const MAX_RELEASED: usize = 256;
+/// grant for an older one ends with its hand-off TTL. Enough for what a master that was replaced
+/// serves before its clients leave it, and read at such a grant only.
+const MAX_RELEASED: usize = 4_096;
+/// How many tokens that have the lock to remember. With more, all are forgotten.
+const MAX_SERVED: usize = 16_384;
 /// Slack for clock error: a record this far past its end cannot matter any more.
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
@@ -152,8 +157,15 @@ impl<P> InDoubt<P> {
     /// The token was granted the lock, so it has no place. An unanswered claim may give it one.
     pub(super) fn granted(&self, token: Token) {
         let mut tokens = self.lock();
-        if tokens.records.get(&token).is_some_and(|record| record.unanswered.is_none()) {
-            tokens.records.remove(&token);
+        let is_over = |record: &&TokenRecord<P>| record.unanswered.is_none();
+        let Some(record) = tokens.records.get(&token).filter(is_over) else { return };
+        let had_place = record.member.is_some();
+        tokens.records.remove(&token);
+        if had_place {
+            if tokens.served.len() >= MAX_SERVED {
+                tokens.served.clear();
+            }
+            tokens.served.insert(token);
         }
     }
 
@@ -161,21 +173,20 @@ impl<P> InDoubt<P> {
     /// how long a claim may still be executed.
     pub(super) fn released(&self, token: Token, way: Way, us: u64) -> Option<Duration> {
         let mut tokens = self.lock();
-        let record = tokens.records.get(&token)?;
-        let left = match record.unanswered {
+        let record = tokens.records.get(&token);
+        let left = match record.and_then(|record| record.unanswered) {
             Some(claims) if claims.generation != Some(way.generation) => claims.left(way.clock, us),
             _ => Duration::ZERO,
         };
-        if left.is_zero() {
-            let had_place = record.member.is_some();
-            tokens.records.remove(&token);
-            if had_place {
-                tokens.released.truncate(MAX_RELEASED - 1);
-                tokens.released.push_front(token);
-            }
-            return None;
+        if !left.is_zero() {
+            return Some(left);
         }
-        Some(left)
+        let (record, was_served) = (tokens.records.remove(&token), tokens.served.remove(&token));
+        if was_served || record.is_some_and(|record| record.member.is_some()) {
+            tokens.released.truncate(MAX_RELEASED - 1);
+            tokens.released.push_front(token);
+        }
+        None
     }
 
     /// A renewal of the token for `ttl_ms` is sent when `clock` has passed `us`. It cuts as `cut`
@@ -251,8 +262,12 @@ impl<P> InDoubt<P> {
 // Derived, it would need `P: Default`.
 impl<P> Default for InDoubt<P> {
     fn default() -> Self {
-        let (records, released) = (HashMap::new(), VecDeque::new());
-        Self(Mutex::new(Tokens { records, released, sweep_at: SWEEP_AT }))
+        Self(Mutex::new(Tokens {
+            records: HashMap::new(),
+            served: HashSet::new(),
+            released: VecDeque::new(),
+            sweep_at: SWEEP_AT,
+        }))
     }
 }
 

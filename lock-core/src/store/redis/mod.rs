@@ -146,8 +146,9 @@ use crate::error::Error;
 ///   may stay with it. Only `min-replicas-to-write` stops it before, or acknowledgement by
 ///   replicas.
 /// - A *renewal* that only the old master received is lost in the same way.
-/// - A *release* that was not replicated comes back for the rest of its ttl, and so does a place in
-///   the queue.
+/// - A *release* that was not replicated comes back for the rest of its ttl, and those that wait
+///   for the lock wait until that is over: a short ttl with renewal keeps it short. A *place* in
+///   the queue comes back as well, and is passed over at once if its client is done with it.
 ///
 /// Fencing tokens grow over a failover if the counter was replicated, or if the clock of the new
 /// master is past the last number: so keep the clocks of the servers synchronised. Tokens of two

@@ -82,6 +82,30 @@ fn place_is_known_until_a_grant_or_a_release_ends_it() {
     assert!(!in_doubt.contains(token));
 }
 
+/// A master that took over may not know that the token was served, and grant it the lock again.
+#[test]
+fn served_token_is_remembered_once_it_is_released() {
+    let (in_doubt, token) = token();
+    in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
+    in_doubt.granted(token);
+    assert!(!in_doubt.was_released(token), "it has the lock");
+    assert_eq!(in_doubt.released(token, way(1), 0), None);
+    assert!(in_doubt.was_released(token));
+
+    let without_place = Token::fresh().unwrap();
+    in_doubt.sent(without_place, void(1_000), way(1)).answered(&Ok(()));
+    in_doubt.granted(without_place);
+    assert_eq!(in_doubt.released(without_place, way(1), 0), None);
+    assert!(!in_doubt.was_released(without_place));
+
+    for _ in 0..=MAX_SERVED {
+        let token = Token::fresh().unwrap();
+        in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
+        in_doubt.granted(token);
+    }
+    assert!(in_doubt.lock().served.len() <= MAX_SERVED);
+}
+
 #[test]
 fn refused_claim_for_a_place_leaves_no_doubt() {
     let (in_doubt, token) = token();
