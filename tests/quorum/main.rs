@@ -9,6 +9,7 @@ mod loss;
 mod members;
 mod messages;
 mod metrics;
+mod numbers;
 mod operator;
 mod refusals;
 mod stores;
@@ -24,6 +25,9 @@ const RESTART_DELAY: Duration = ms(3_000);
 const TTL: Duration = ms(2_000);
 /// Longer than any expected event takes.
 const BOUND: Duration = ms(10_000);
+/// How long a patient client gives a member to answer. What waits for one that does not answer
+/// takes so long, and what does not wait takes less than half of it, also on a loaded machine.
+const TIMEOUT: Duration = ms(2_000);
 
 /// A client of all members.
 async fn client(quorum: &Quorum) -> LockClient {
@@ -35,7 +39,7 @@ async fn client(quorum: &Quorum) -> LockClient {
 /// once.
 async fn patient_client(quorum: &Quorum) -> LockClient {
     let store = QuorumStore::builder(quorum.urls()).with_restart_delay(RESTART_DELAY);
-    on(store.with_request_timeout(ms(2_000)).connect().await.unwrap())
+    on(store.with_request_timeout(TIMEOUT).connect().await.unwrap())
 }
 
 /// A client with short leases, and waits that end within the bounds of tests.
