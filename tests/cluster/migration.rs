@@ -6,6 +6,7 @@ use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, Released};
 use lock_testkit::history::{Turns, check, hand_offs};
 use lock_testkit::{RedisCluster, Rng, alone, client, eventually, ms, scale, within};
+use tokio::task::JoinSet;
 
 /// H5, HA13 (redisson#3077): the slot of a held lock moves. The lease is kept between all its keys,
 /// and the waiter is served where the lock is then, by a message.
@@ -89,6 +90,45 @@ async fn contended_lock_moves_to_and_fro_without_an_overlap() {
     println!("{moves} moves, {count} turns, {handed} hand-overs, {refused} TRYAGAIN, {served:?}");
     assert!(refused > 0, "no call met a slot on its way: no test");
     eventually("nothing is left", ms(5_000), || cluster.leftovers().is_empty()).await;
+}
+
+/// H5: a slot is on its way. What has left is served by the new node, which is asked in the same
+/// write as each command, and the slot is still that of the old node: what has not left needs no
+/// redirection. So the new node never has to send a command back.
+#[tokio::test]
+async fn node_that_a_slot_goes_to_is_asked_with_each_command() {
+    const MOVED: u32 = 8;
+    const ROUNDS: u32 = 5;
+    let _alone = alone().await;
+    let cluster = RedisCluster::start().await;
+    let (client, key) = (client(&cluster.url()).await, cluster.key_on(0, "k"));
+    let ttl = ms(60_000);
+    // The braces put all into one slot.
+    let locks = (0..=MOVED).map(|number| format!("{number}:{{lock:{key}}}"));
+    let locking: JoinSet<_> = locks.map(|it| client.mutex(it).with_ttl(ttl).lock()).collect();
+    let mut guards: Vec<_> = locking.join_all().await.into_iter().map(Result::unwrap).collect();
+    let migration = cluster.migration(&format!("lock:{key}"), 1);
+    let stays = guards.pop().unwrap();
+    guards.iter().for_each(|guard| migration.step(&format!("lock:{}", guard.key().as_str())));
+    let calls = |node: usize, code| cluster.server(node).errors(code);
+    let before = (calls(0, "ASK"), calls(0, "MOVED") + calls(1, "MOVED"));
+    let mut outcomes = Vec::new();
+    for round in 1..=ROUNDS {
+        let ttl = ttl + ms(1_000) * round;
+        let extending: JoinSet<_> = guards.iter().map(|guard| guard.extend(ttl)).collect();
+        outcomes.extend(extending.join_all().await);
+        outcomes.push(stays.extend(ttl).await);
+    }
+    let asked = calls(0, "ASK") - before.0;
+    assert!(asked >= u64::from(MOVED * ROUNDS), "{asked} ASK: no test");
+    let back = calls(0, "MOVED") + calls(1, "MOVED") - before.1;
+    assert_eq!(back, 0, "commands went to a node that was not asked to serve them");
+    outcomes.into_iter().for_each(|extended| extended.unwrap());
+    migration.finish();
+    guards.push(stays);
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Released::InTime);
+    }
 }
 
 /// H6: a slot stays on its way. Renewals keep the lease, claims fail and say why, and the holder's
