@@ -6,14 +6,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::testing::{ClientStats, Fate, MemoryMember, Network, Seeded, quorum_of, wait_idle};
+use lock_core::testing::{Fate, MemoryMember, Network, quorum_of};
 use lock_core::{LockClient, LockOptions};
-use lock_testkit::history::{Turn, misnumbered, now, overlaps};
 use lock_testkit::{Experiment, Rng, number, scale};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::quorum::hold;
 use crate::stress;
+use crate::topology::simulated;
+use crate::turns::{CALM, SETTLED, Turns, Worker};
 
 /// By default. The programme of faults runs the most.
 const SEEDS: u64 = 100;
@@ -23,10 +23,7 @@ const RESTART_DELAY: Duration = Duration::from_secs(3);
 const REQUEST: Duration = Duration::from_millis(100);
 /// Faults begin within this time.
 const STORM: Duration = Duration::from_secs(12);
-/// After the storm all get a lock in this time.
-const CALM: Duration = Duration::from_secs(20);
-/// Nothing of a token can be left then.
-const SETTLED: Duration = Duration::from_secs(60);
+const KEYS: &[&str] = &["k"];
 /// In microseconds.
 const MOST_APART: u64 = 20_000;
 
@@ -128,7 +125,7 @@ fn promises_of_a_quorum_in_memory_hold_under_random_faults() {
     let seeds = seeds();
     let count = seeds.end - seeds.start;
     experiment.ran(usize::try_from(count).unwrap());
-    stress::each(seeds, |seed| total.lock().unwrap().add(&run(seed)));
+    stress::each(seeds, |seed| total.lock().unwrap().add(&simulated(seed, simulate(seed))));
     let total = total.into_inner().unwrap();
     println!("{total:?}");
     for (name, count) in Seen::NAMES.into_iter().zip(total.all()) {
@@ -144,21 +141,10 @@ fn promises_of_a_quorum_in_memory_hold_under_random_faults() {
 #[test]
 fn seed_of_a_quorum_in_memory_repeats_itself() {
     for seed in [1, 2] {
-        assert_eq!(run(seed).all(), run(seed).all(), "seed {seed}");
+        let run = || simulated(seed, simulate(seed)).all();
+        assert_eq!(run(), run(), "seed {seed}");
     }
 }
-
-fn run(seed: u64) -> Seen {
-    let _seeded = Seeded::with(seed);
-    let runtime = { tokio::runtime::Builder::new_current_thread() }
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(simulate(seed))
-}
-
-type Turns = Arc<Mutex<(Vec<Turn>, Seen)>>;
 
 async fn simulate(seed: u64) -> Seen {
     let mut rng = Rng::new(seed);
@@ -188,72 +174,42 @@ async fn simulate(seed: u64) -> Seen {
         let store = quorum_of(quorum, RESTART_DELAY, REQUEST);
         let defaults = LockOptions::new().with_ttl(Duration::from_millis(ttl));
         let client = LockClient::builder(store).with_defaults(defaults).build().unwrap();
-        let task = work(client.clone(), owner, rng.split(), Arc::clone(&turns), end);
-        tasks.push(tokio::spawn(task));
+        let (rng, turns) = (rng.split(), turns.clone());
+        let worker = Worker { client: client.clone(), owner, keys: KEYS, rng, turns };
+        tasks.push(tokio::spawn(worker.work(end)));
         clients.push(client);
     }
-    storm(&members, &ways, &mut rng, &turns, end).await;
+    let restarts = storm(&members, &ways, &mut rng, end).await;
     for way in &ways {
         let mut way = way.lock().unwrap();
         (way.cut, way.slow, way.lossy, way.doubled) = ([None; 2], 0, 0, 0);
     }
     for task in tasks {
-        timeout(CALM, task).await.unwrap_or_else(|_| panic!("seed {seed}: a task hangs")).unwrap();
+        timeout(CALM, task).await.expect("a task ends").unwrap();
     }
-    for (owner, client) in clients.iter().enumerate() {
-        let guard = client.mutex("k").with_wait(CALM).lock().await;
-        let guard = guard.unwrap_or_else(|error| panic!("seed {seed}, {owner}: {error:?}"));
-        let (turn, _) = hold(guard, owner, now(), Duration::ZERO).await;
-        turns.lock().unwrap().0.push(turn);
-    }
-    for client in &clients {
-        let settled = timeout(SETTLED, wait_idle(client)).await;
-        assert!(settled.is_ok(), "seed {seed}: {:?}", ClientStats::of(client));
-    }
+    turns.all_are_served(&clients, KEYS).await;
     sleep(SETTLED).await;
     for member in &members {
-        assert_eq!(member.locks(), 0, "seed {seed}: locks are left");
+        assert_eq!(member.locks(), 0, "locks are left");
     }
-    let (turns, mut seen) = std::mem::take(&mut *turns.lock().unwrap());
-    assert!(overlaps(&turns).is_empty(), "seed {seed}: {:?}", overlaps(&turns));
-    let misnumbered = misnumbered(&turns, |turn| turn.handed_on() == 0);
-    assert!(misnumbered.is_empty(), "seed {seed}: {misnumbered:?}");
-    seen.turns = turns.len();
+    assert!(turns.overlaps().is_empty(), "{:?}", turns.overlaps());
+    turns.check();
+    let (leases_lost, refused) = (turns.lost(), turns.refused());
+    let mut seen = Seen { turns: turns.count(), restarts, leases_lost, refused, ..Seen::default() };
     for way in ways {
         seen.add(&way.lock().unwrap().seen);
     }
     seen
 }
 
-/// Takes and holds the lock again and again.
-async fn work(client: LockClient, owner: usize, mut rng: Rng, turns: Turns, end: Instant) {
-    while Instant::now() < end {
-        sleep(rng.ms(0..=60)).await;
-        let mutex = client.mutex("k").with_wait(rng.ms(50..=4_000));
-        let requested = now();
-        let patience = if rng.chance(20) { rng.ms(0..=300) } else { CALM };
-        let Ok(Ok(guard)) = timeout(patience, mutex.lock()).await else {
-            turns.lock().unwrap().1.refused += 1;
-            continue;
-        };
-        // Some outlive their ttl by renewals.
-        let span = if rng.chance(80) { rng.ms(0..=40) } else { rng.ms(500..=4_000) };
-        let (turn, is_lost) = hold(guard, owner, requested, span).await;
-        let mut turns = turns.lock().unwrap();
-        turns.0.push(turn);
-        turns.1.leases_lost += usize::from(is_lost);
-    }
-}
-
-/// Injects faults until `end`.
+/// Injects faults until `end`. Returns how often a member restarted.
 async fn storm(
     members: &[MemoryMember],
     ways: &[Arc<Mutex<Way>>],
     rng: &mut Rng,
-    turns: &Turns,
     end: Instant,
-) {
-    let mut of_age_at = Instant::now();
+) -> usize {
+    let (mut of_age_at, mut restarts) = (Instant::now(), 0);
     while Instant::now() < end {
         sleep(rng.ms(20..=400)).await;
         if rng.chance(20) && of_age_at <= Instant::now() {
@@ -261,7 +217,7 @@ async fn storm(
             // repaired.
             of_age_at = Instant::now() + RESTART_DELAY * 2;
             members[rng.below(members.len() as u64) as usize].restart_empty();
-            turns.lock().unwrap().1.restarts += 1;
+            restarts += 1;
         } else {
             let mut way = ways[rng.below(ways.len() as u64) as usize].lock().unwrap();
             let until = Instant::now() + rng.ms(10..=900);
@@ -269,4 +225,5 @@ async fn storm(
             way.seen.cuts += 1;
         }
     }
+    restarts
 }

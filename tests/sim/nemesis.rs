@@ -78,7 +78,7 @@ impl Stage {
             }
             _ if world.plan.may_forget => {
                 note("the server is gone, and forgets");
-                net.take_server_down();
+                net.take_server_down(0);
                 let at = world.log.note(|| "forgotten".to_owned());
                 world.history.forgotten(at, fake.clock_us());
                 fake.forget_all();
@@ -87,7 +87,7 @@ impl Stage {
                 let net = net.clone();
                 let _ended = tokio::spawn(async move {
                     sleep(span).await;
-                    net.bring_server_up();
+                    net.bring_server_up(0);
                 });
             }
             _ => {

@@ -13,7 +13,7 @@ pub(crate) struct Resource(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    records: BTreeMap<usize, Record>,
+    records: BTreeMap<String, Record>,
     refused: usize,
 }
 
@@ -26,9 +26,10 @@ struct Record {
 impl Resource {
     /// Writes for a turn, unless its token is stale. An error says that the write was stale
     /// although its token passed.
-    pub(crate) fn write(&self, key: usize, turn: Turn) -> Result<(), String> {
+    pub(crate) fn write(&self, key: &impl ToString, turn: Turn) -> Result<(), String> {
         let token = FencingToken::from_raw(turn.fence);
         let mut inner = self.0.lock().unwrap();
+        let key = key.to_string();
         let Some(record) = inner.records.get_mut(&key) else {
             inner.records.insert(key, Record { newest: token, last_requested: turn });
             return Ok(());

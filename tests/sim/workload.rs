@@ -250,7 +250,7 @@ impl Task {
         }
         let _arrives = tokio::spawn(async move {
             sleep(way).await;
-            if let Err(what) = world.resource.write(key, turn) {
+            if let Err(what) = world.resource.write(&key, turn) {
                 world.violation(what);
             }
         });

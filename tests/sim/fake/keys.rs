@@ -7,19 +7,21 @@ use std::collections::BTreeMap;
 
 use super::resp::Reply;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
+    /// How often a command changed them.
+    changes: u64,
     entries: BTreeMap<Vec<u8>, Entry>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     value: Value,
     /// In milliseconds of the server's clock.
     expires_at: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Value {
     Text(Vec<u8>),
     Sorted(BTreeMap<Vec<u8>, f64>),
@@ -57,7 +59,10 @@ impl Keys {
             "GET" => self.get(&args[1]),
             "MGET" => Ok(self.mget(&args[1..])),
             "SET" => self.set(args, now_ms),
-            "DEL" => Ok(count(&args[1..], |key| self.entries.remove(key).is_some())),
+            "DEL" => {
+                let removed = count(&args[1..], |key| self.entries.remove(key).is_some());
+                Ok(self.changed_by(removed))
+            }
             "EXISTS" => Ok(count(&args[1..], |key| self.entries.contains_key(key))),
             "PTTL" => Ok(self.pttl(&args[1], now_ms)),
             "PEXPIRE" => self.pexpire(args, now_ms),
@@ -94,6 +99,17 @@ impl Keys {
     /// Until when there is such a key, in milliseconds of the server's clock.
     pub(crate) fn expires_at(&self, key: &str) -> Option<u64> {
         self.entries.get(key.as_bytes())?.expires_at
+    }
+
+    /// How often a command changed them.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Counts a change, if this says that there was one.
+    fn changed_by(&mut self, count: Reply) -> Reply {
+        self.changes += u64::from(count != Reply::Int(0));
+        count
     }
 
     fn forget_expired(&mut self, now_ms: u64) {
@@ -177,6 +193,7 @@ impl Keys {
             return Ok(old.unwrap_or(Reply::Nil));
         }
         let value = Value::Text(args[2].clone());
+        self.changes += 1;
         self.entries.insert(args[1].clone(), Entry { value, expires_at });
         Ok(old.unwrap_or(Reply::OK))
     }
@@ -192,6 +209,7 @@ impl Keys {
     fn pexpire(&mut self, args: Args<'_>, now_ms: u64) -> Answer {
         let life = integer(&args[2])?;
         let Some(entry) = self.entries.get_mut(&args[1]) else { return Ok(Reply::Int(0)) };
+        self.changes += 1;
         if life <= 0 {
             self.entries.remove(&args[1]);
         } else {
@@ -211,14 +229,15 @@ impl Keys {
             scores.push((float(&pair[0]).ok_or("ERR value is not a valid float")?, &pair[1]));
         }
         let set = self.set_of(&args[1])?;
-        let mut added = 0;
+        let (mut added, mut changes) = (0, 0);
         for (score, member) in scores {
             let known = set.contains_key(member);
             if !(known && only_new) {
-                set.insert(member.clone(), score);
+                changes += u64::from(set.insert(member.clone(), score) != Some(score));
             }
             added += i64::from(!known);
         }
+        self.changes += changes;
         Ok(Reply::Int(added))
     }
 
@@ -229,7 +248,7 @@ impl Keys {
         let set = self.set_of(&args[1])?;
         let removed = count(&args[2..], |member| set.remove(member).is_some());
         self.drop_if_empty(&args[1]);
-        Ok(removed)
+        Ok(self.changed_by(removed))
     }
 
     /// The rank and the score of a member.
@@ -285,6 +304,7 @@ impl Keys {
             return Ok(Reply::Array(Vec::new()));
         };
         self.set_of(key)?.remove(&member);
+        self.changes += 1;
         self.drop_if_empty(key);
         Ok(Reply::Array(vec![Reply::Bulk(member), Reply::bulk(number(score))]))
     }

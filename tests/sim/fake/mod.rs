@@ -3,17 +3,19 @@
 
 mod keys;
 mod lua;
+mod replica;
 mod resp;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lock_testkit::{Op, classify};
-use tokio::time::{Instant, sleep_until};
+use lock_testkit::{Op, Rng, classify};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use self::keys::Keys;
 use self::lua::Scripts;
+pub(crate) use self::replica::{Feed, MASTER_NAME, Named, Role};
 pub(crate) use self::resp::Reply;
 use self::resp::take_command;
 use crate::log::Log;
@@ -39,6 +41,12 @@ pub(crate) struct Traits {
 
 struct Core {
     keys: Keys,
+    role: Role,
+    /// What takes the changes to a replica.
+    feed: Option<Feed>,
+    /// How many commands changed something, and what the keys had counted then.
+    changes: u64,
+    seen: u64,
     traits: Traits,
     origin: Instant,
     /// What was added to the clock by steps.
@@ -81,6 +89,8 @@ pub(crate) struct Counts {
     pub(crate) queued: usize,
 }
 
+/// How often a connection that waits for the replica looks.
+const LOOK: Duration = Duration::from_millis(1);
 /// When the clock of the server starts, in microseconds since 1970.
 const EPOCH_US: u64 = 1_800_000_000_000_000;
 
@@ -88,6 +98,10 @@ impl Fake {
     pub(crate) fn new(traits: Traits, log: Log) -> Self {
         let core = Core {
             keys: Keys::default(),
+            role: Role::Master,
+            feed: None,
+            changes: 0,
+            seen: 0,
             traits,
             origin: Instant::now(),
             stepped_us: 0,
@@ -115,6 +129,7 @@ impl Fake {
     /// The keys on the server, without the counters, which stay for ever.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut core = self.core();
+        core.catch_up();
         let now_ms = core.clock_us() / 1_000;
         let names = core.keys.names(now_ms);
         let stays = |name: &String| {
@@ -129,6 +144,11 @@ impl Fake {
         // It is still there in its last millisecond.
         let end = core.keys.expires_at(key).map_or(0, |at| (at + 1) * 1_000);
         end.saturating_sub(core.clock_us())
+    }
+
+    /// Whether a stream can carry messages only, because it has subscribed by RESP2.
+    pub(crate) fn only_listens(&self, stream: u64) -> bool {
+        self.core().subscribers.get(&stream).is_some_and(|subscriber| !subscriber.resp3)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -149,7 +169,7 @@ impl Fake {
     pub(crate) fn forget_all(&self) {
         {
             let mut core = self.core();
-            core.keys = Keys::default();
+            (core.keys, core.seen) = (Keys::default(), 0);
             core.subscribers.clear();
             let now_us = core.clock_us();
             core.process = core.process.map(|(_, starts)| (now_us, starts + 1));
@@ -177,10 +197,58 @@ impl Fake {
         core.stepped_us = us as i64 - unstepped as i64;
     }
 
+    /// From now on it is this to its clients. A replica that becomes a master has what has arrived.
+    pub(crate) fn become_a(&self, role: Role) {
+        let mut core = self.core();
+        core.catch_up();
+        core.role = role;
+        core.feed = None;
+    }
+
+    /// Sends its changes to a replica from now on. Returns what takes them there: first a copy of
+    /// all keys, which takes so long, then each change within `longest` milliseconds.
+    pub(crate) fn feed(&self, copy: Duration, longest: u64, rng: Rng) -> Feed {
+        let mut core = self.core();
+        let feed = Feed::new(core.keys.clone(), core.changes, copy, longest, rng);
+        core.feed = Some(feed.clone());
+        feed
+    }
+
+    /// Tells all subscribers of the channel.
+    pub(crate) fn tell(&self, channel: &str, message: &str) {
+        let mut core = self.core();
+        core.publish(channel.as_bytes(), message.as_bytes());
+        for (to, message) in std::mem::take(&mut core.told) {
+            to.answer(message, None);
+        }
+    }
+
+    /// `WAIT`, on a connection whose last change was that.
+    async fn wait(&self, args: &[Vec<u8>], changed: u64) -> Reply {
+        let number = |at: usize| std::str::from_utf8(&args[at]).unwrap().parse::<u64>().unwrap();
+        let until = Instant::now() + Duration::from_millis(number(2));
+        loop {
+            {
+                let core = self.core();
+                if !core.is_master() {
+                    return Reply::error("UNBLOCKED force unblock from blocking operation");
+                }
+                let is_there =
+                    core.feed.as_ref().is_some_and(|feed| feed.has_acknowledged(changed));
+                if is_there || Instant::now() >= until {
+                    return Reply::Int(i64::from(is_there));
+                }
+            }
+            sleep(LOOK).await;
+        }
+    }
+
     /// Serves one connection to its end.
     pub(crate) async fn serve(self, conn: Conn) {
         let mut buffer = Vec::new();
         let mut resp3 = false;
+        // The last change by this connection.
+        let mut changed = 0;
         loop {
             let sent = match conn.next_request().await {
                 Arrived::Bytes(bytes, sent) => {
@@ -200,7 +268,14 @@ impl Fake {
                     break;
                 }
                 let Some(args) = take_command(&mut buffer) else { break };
-                let reply = self.execute(&args, Some((&conn, &mut resp3)));
+                let before = self.core().changes;
+                let mut reply = self.execute(&args, Some((&conn, &mut resp3)));
+                if self.core().changes > before {
+                    changed = self.core().changes;
+                }
+                if args[0] == b"WAIT" {
+                    reply = self.wait(&args, changed).await;
+                }
                 let mut wire = Vec::new();
                 reply.encode(resp3, &mut wire);
                 // Published messages go first, also to this connection.
@@ -219,6 +294,7 @@ impl Fake {
         {
             let mut core = self.core();
             core.now_us = core.clock_us();
+            core.catch_up();
             core.counts.commands += 1;
             match classify(args) {
                 Op::Renew => core.counts.renewals += 1,
@@ -237,6 +313,7 @@ impl Fake {
             ("SUBSCRIBE", Some((conn, resp3))) => self.core().subscribe(args, conn, *resp3),
             _ => self.core().run(args),
         };
+        self.core().tell_replica();
         self.0.log.note(|| {
             let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let args: Vec<_> = args.iter().skip(1).map(|arg| of(arg)).collect();
@@ -276,8 +353,14 @@ impl Core {
                 ])
             }
             "PING" => Reply::Status("PONG"),
+            // The connection waits.
+            "WAIT" => Reply::Nil,
+            "SENTINEL" if let Role::Sentinel(named) = &self.role => named.reply(&args[2]),
             "INFO" => Reply::bulk(self.info()),
             "PUBLISH" => self.publish(&args[1], &args[2]),
+            "SET" | "DEL" | "PEXPIRE" | "ZADD" | "ZREM" | "ZPOPMIN" if !self.is_master() => {
+                Reply::error("READONLY You can't write against a read only replica.")
+            }
             _ => self.keys.run(args, self.now_us / 1_000).unwrap_or_else(|| {
                 let name = String::from_utf8_lossy(&args[0]);
                 let args =
@@ -290,8 +373,39 @@ impl Core {
         }
     }
 
+    fn is_master(&self) -> bool {
+        matches!(self.role, Role::Master)
+    }
+
+    /// Takes what has arrived from the master.
+    fn catch_up(&mut self) {
+        if let Role::Replica(feed) = &self.role
+            && let Some(keys) = feed.take_arrived()
+        {
+            self.keys = keys;
+            self.seen = self.keys.changes();
+        }
+    }
+
+    /// A command was executed: sends what it changed to the replica.
+    fn tell_replica(&mut self) {
+        if self.keys.changes() == self.seen {
+            return;
+        }
+        self.seen = self.keys.changes();
+        self.changes += 1;
+        if let Some(feed) = &self.feed {
+            feed.send(self.keys.clone(), self.changes);
+        }
+    }
+
     fn info(&self) -> String {
-        let mut info = "role:master\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n".to_owned();
+        let role = match &self.role {
+            Role::Sentinel(_) => return "redis_mode:sentinel\r\n".to_owned(),
+            Role::Master => "master",
+            Role::Replica(_) => "slave",
+        };
+        let mut info = format!("role:{role}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n");
         if let Some((started_us, starts)) = self.process {
             let up = (self.now_us / 1_000_000).saturating_sub(started_us / 1_000_000);
             info += &format!(

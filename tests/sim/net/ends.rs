@@ -69,7 +69,7 @@ impl Conn {
     /// Whether the server itself has ended it.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.state.lock().unwrap();
-        !state.server_up || !state.conns.contains_key(&self.id)
+        state.conns.get(&self.id).is_none_or(|link| !state.up[link.server])
     }
 
     pub(crate) fn close(&self) {

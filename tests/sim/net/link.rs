@@ -31,7 +31,8 @@ pub(super) struct State {
     pub(super) hosts: Vec<Host>,
     pub(super) conns: BTreeMap<u64, Link>,
     pub(super) next_conn: u64,
-    pub(super) server_up: bool,
+    /// Whether each server can be reached.
+    pub(super) up: Vec<bool>,
     /// How long a client waits for an answer.
     pub(super) patience: Duration,
     /// Commands that were executed, and whose answers came later than that or not at all.
@@ -60,6 +61,7 @@ pub(crate) enum Instead {
 #[derive(Default)]
 pub(super) struct Link {
     pub(super) host: usize,
+    pub(super) server: usize,
     pub(super) pipes: [Pipe; 2],
     /// Whether each end, by the direction in which it reads, is still there.
     pub(super) open: [bool; 2],
@@ -106,6 +108,11 @@ impl State {
 
     pub(super) fn conns_of(&self, host: usize) -> Vec<u64> {
         self.conns.iter().filter(|(_, link)| link.host == host).map(|(id, _)| *id).collect()
+    }
+
+    pub(super) fn conns_to(&self, server: usize) -> impl Iterator<Item = u64> {
+        let links = self.conns.iter().filter(move |(_, link)| link.server == server);
+        links.map(|(id, _)| *id)
     }
 
     pub(super) fn send(&mut self, id: u64, way: Way, asked: Option<Instant>, what: What) {

@@ -1,4 +1,4 @@
-//! A network between clients and one server: streams of bytes that take time, are held up, break or
+//! A network between clients and servers: streams of bytes that take time, are held up, break or
 //! fall silent.
 
 mod ends;
@@ -20,11 +20,11 @@ use self::link::{Host, Link, Packet, State, What, wake};
 pub(crate) use self::link::{Instead, Latency, Way};
 use crate::fake::Fake;
 
-/// The network, with a server in it.
+/// The network, with servers in it. They are counted from 0.
 #[derive(Clone)]
 pub(crate) struct Net {
     state: Arc<Mutex<State>>,
-    server: Fake,
+    servers: Arc<Mutex<Vec<(String, Fake)>>>,
 }
 
 /// A machine on which clients run.
@@ -38,7 +38,8 @@ pub(crate) struct Machine {
 const CONNECT_AGAIN: Duration = Duration::from_millis(20);
 
 impl Net {
-    /// Clients wait for an answer for as long as `patience`.
+    /// A network with a server that has each name that no other one has. Clients wait for an answer
+    /// for as long as `patience`.
     pub(crate) fn new(server: Fake, latency: Latency, patience: Duration, rng: Rng) -> Self {
         let state = State {
             rng,
@@ -46,12 +47,21 @@ impl Net {
             hosts: Vec::new(),
             conns: BTreeMap::new(),
             next_conn: 0,
-            server_up: true,
+            up: vec![true],
             patience,
             ambiguous: 0,
             lost: 0,
         };
-        Self { state: Arc::new(Mutex::new(state)), server }
+        let servers = vec![(String::new(), server)];
+        Self { state: Arc::new(Mutex::new(state)), servers: Arc::new(Mutex::new(servers)) }
+    }
+
+    /// Adds a server that clients reach by `name`. Returns its number.
+    pub(crate) fn add(&self, name: impl Into<String>, server: Fake) -> usize {
+        let mut servers = self.servers.lock().unwrap();
+        servers.push((name.into(), server));
+        self.lock().up.push(true);
+        servers.len() - 1
     }
 
     /// A new machine.
@@ -71,26 +81,52 @@ impl Net {
         self.lock().lost
     }
 
-    /// The server is gone: its streams break, and no client can connect until it is back.
-    pub(crate) fn take_server_down(&self) {
+    /// A server is gone: its streams break, and no client can connect until it is back.
+    pub(crate) fn take_server_down(&self, server: usize) {
+        self.lock().up[server] = false;
+        self.break_streams(server);
+    }
+
+    /// The same without a word: its streams fall silent.
+    pub(crate) fn cut_server_off(&self, server: usize) {
         let mut state = self.lock();
-        state.server_up = false;
-        let conns: Vec<_> = state.conns.keys().copied().collect();
+        state.up[server] = false;
+        for link in state.conns.values_mut().filter(|link| link.server == server) {
+            link.pipes.iter_mut().for_each(|pipe| pipe.dead = true);
+        }
+    }
+
+    pub(crate) fn bring_server_up(&self, server: usize) {
+        self.lock().up[server] = true;
+    }
+
+    /// A server ends all its streams.
+    pub(crate) fn break_streams(&self, server: usize) {
+        let mut state = self.lock();
+        let conns: Vec<_> = state.conns_to(server).collect();
         for id in conns {
             state.reset(id, false);
         }
     }
 
-    pub(crate) fn bring_server_up(&self) {
-        self.lock().server_up = true;
+    /// The streams to a server that clients have not closed.
+    pub(crate) fn streams_to(&self, server: usize) -> Vec<u64> {
+        let state = self.lock();
+        let links = state.conns.iter().filter(|(_, link)| link.server == server);
+        links.filter(|(_, link)| link.open[Way::Down as usize]).map(|(id, _)| *id).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
 
-    async fn connect(&self, host: usize) -> io::Result<ClientEnd> {
+    async fn connect(&self, host: usize, name: String) -> io::Result<ClientEnd> {
         let refused = || Err(io::ErrorKind::ConnectionRefused.into());
+        let (number, server) = {
+            let servers = self.servers.lock().unwrap();
+            let number = servers.iter().position(|(other, _)| *other == name).unwrap_or(0);
+            (number, servers[number].1.clone())
+        };
         loop {
             {
                 let state = self.lock();
@@ -110,16 +146,17 @@ impl Net {
         sleep(round_trip).await;
         let id = {
             let mut state = self.lock();
-            if !state.server_up || state.hosts[host].dead {
+            if !state.up[number] || state.hosts[host].dead {
                 return refused();
             }
             let id = state.next_conn;
             state.next_conn += 1;
-            state.conns.insert(id, Link { host, open: [true; 2], ..Link::default() });
+            let link = Link { host, server: number, open: [true; 2], ..Link::default() };
+            state.conns.insert(id, link);
             id
         };
         let conn = Conn { state: Arc::clone(&self.state), id };
-        tokio::spawn(self.server.clone().serve(conn));
+        tokio::spawn(server.serve(conn));
         Ok(ClientEnd { state: Arc::clone(&self.state), id, timer: None })
     }
 }
@@ -230,9 +267,10 @@ impl Machine {
 }
 
 impl Connector for Machine {
-    fn connect(&self) -> BoxFuture<'_, io::Result<Box<dyn Socket>>> {
+    fn connect(&self, host: &str, _port: u16) -> BoxFuture<'_, io::Result<Box<dyn Socket>>> {
+        let name = host.to_owned();
         Box::pin(async move {
-            let end = self.net.connect(self.host).await?;
+            let end = self.net.connect(self.host, name).await?;
             Ok(Box::new(end) as Box<dyn Socket>)
         })
     }

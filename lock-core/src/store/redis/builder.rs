@@ -296,7 +296,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Uses the byte streams of `connector` instead of dialling the address of the URL.
+    /// Uses the byte streams of `connector` instead of dialling, also to sentinels and nodes, and
+    /// to the servers that these name.
     #[cfg(feature = "test-util")]
     pub fn with_connector(mut self, connector: impl Connector) -> Self {
         self.connector = Some(std::sync::Arc::new(connector));
@@ -379,11 +380,13 @@ impl RedisStoreBuilder {
         let info = client.get_connection_info();
         let endpoint = Endpoint::new(info, !names_resp2).with_credentials(credentials);
         #[cfg(feature = "test-util")]
-        if (sentinels.is_some() || cluster.is_some()) && (connector.is_some() || look_up.is_some())
-        {
-            let what = "names other servers, which the connector or the look-up does not know";
+        if (sentinels.is_some() || cluster.is_some()) && look_up.is_some() {
+            let what = "names other servers, which the look-up does not know";
             return Err(ConfigError::new("url", what));
         }
+        // Before the sentinels, which are at its side.
+        #[cfg(feature = "test-util")]
+        let endpoint = endpoint.over(connector).found_by(look_up);
         let (sentinels, label) = match sentinels {
             Some(url) => {
                 let label = url.label.clone();
@@ -391,8 +394,6 @@ impl RedisStoreBuilder {
             }
             None => (None, endpoint.address()),
         };
-        #[cfg(feature = "test-util")]
-        let endpoint = endpoint.over(connector).found_by(look_up);
         let timeouts = Timeouts { request: request_timeout, connect: connect_timeout };
         let needs_io = endpoint.needs_io();
         let acks = replica_acks.map(|count| ReplicaAcks::new(count, request_timeout));

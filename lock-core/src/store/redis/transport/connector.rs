@@ -93,7 +93,7 @@ impl Endpoint {
             may_speak_resp3: self.may_speak_resp3,
             credentials: self.credentials.clone(),
             #[cfg(feature = "test-util")]
-            supplier: None,
+            supplier: self.supplier.clone(),
             #[cfg(feature = "test-util")]
             look_up: None,
         }
@@ -135,7 +135,18 @@ impl Endpoint {
         true
     }
 
-    /// The same server over the streams of `connector`.
+    /// A stream to the server.
+    #[cfg(feature = "test-util")]
+    async fn supplied(&self, supplier: &dyn Connector) -> io::Result<Box<dyn Socket>> {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                supplier.connect(host, *port).await
+            }
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The same server, and others at its side, over the streams of `connector`.
     #[cfg(feature = "test-util")]
     pub(crate) fn over(mut self, connector: Option<Arc<dyn Connector>>) -> Self {
         self.supplier = connector;
@@ -193,7 +204,8 @@ impl Endpoint {
         let client = self.client(protocol, None, credentials)?;
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            let (connection, driver) = supplied::connect(&**supplier, &client, &config).await?;
+            let stream = self.supplied(&**supplier).await?;
+            let (connection, driver) = supplied::connect(stream, &client, config).await?;
             return Ok(Wire { connection, _driver: Some(driver) });
         }
         let config = match address {
@@ -219,7 +231,8 @@ impl Endpoint {
         let client = self.client(ProtocolVersion::RESP2, address, credentials)?;
         #[cfg(feature = "test-util")]
         if let Some(supplier) = &self.supplier {
-            return supplied::pubsub(&**supplier, &client).await;
+            let settings = client.get_connection_info().redis_settings();
+            return PubSub::new(settings, self.supplied(&**supplier).await?).await;
         }
         client.get_async_pubsub().await
     }
@@ -305,7 +318,7 @@ mod supplied {
     use std::io;
     use std::sync::Arc;
 
-    use redis::aio::{MultiplexedConnection, PubSub};
+    use redis::aio::MultiplexedConnection;
     use redis::{AsyncConnectionConfig, Client, RedisResult};
     use tokio::io::{AsyncRead, AsyncWrite};
     use tokio::runtime::Handle;
@@ -313,14 +326,15 @@ mod supplied {
 
     use crate::store::BoxFuture;
 
-    /// Supplies the byte streams to a Redis server, such as those of a simulated network.
+    /// Supplies the byte streams to Redis servers, such as those of a simulated network.
     pub trait Connector: Send + Sync + 'static {
-        /// Opens a stream.
+        /// Opens a stream to the server at that address: to the server of the URL, to one of the
+        /// sentinels or nodes that the URL names, or to one that these name.
         ///
         /// # Errors
         ///
         /// As a socket fails to connect.
-        fn connect(&self) -> BoxFuture<'_, io::Result<Box<dyn Socket>>>;
+        fn connect(&self, host: &str, port: u16) -> BoxFuture<'_, io::Result<Box<dyn Socket>>>;
     }
 
     /// A byte stream.
@@ -338,20 +352,14 @@ mod supplied {
     }
 
     pub(super) async fn connect(
-        supplier: &dyn Connector,
+        stream: Box<dyn Socket>,
         client: &Client,
-        config: &AsyncConnectionConfig,
+        config: AsyncConnectionConfig,
     ) -> RedisResult<(MultiplexedConnection, Arc<Driver>)> {
-        let stream = supplier.connect().await?;
         let settings = client.get_connection_info().redis_settings();
         let (connection, driver) =
-            MultiplexedConnection::new_with_config(settings, stream, config.clone()).await?;
+            MultiplexedConnection::new_with_config(settings, stream, config).await?;
         let task = Handle::current().spawn(driver);
         Ok((connection, Arc::new(Driver(task.abort_handle()))))
-    }
-
-    pub(super) async fn pubsub(supplier: &dyn Connector, client: &Client) -> RedisResult<PubSub> {
-        let stream = supplier.connect().await?;
-        PubSub::new(client.get_connection_info().redis_settings(), stream).await
     }
 }

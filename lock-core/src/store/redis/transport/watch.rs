@@ -71,6 +71,7 @@ pub(super) async fn replaced(
         loop {
             let next = Instant::now().saturating_add(POLL.saturating_sub(jittered(JITTER)));
             let cause = tokio::select! {
+                biased;
                 () = hint.notified() => Cause::Event,
                 () = sleep_until(next) => Cause::Poll,
             };
@@ -88,7 +89,9 @@ pub(super) async fn replaced(
             }
         }
     };
+    // In this order each time, so that a simulation repeats itself.
     tokio::select! {
+        biased;
         named = asking => named,
         // Never ends.
         _ = join_all(listening) => std::future::pending().await,

@@ -1,0 +1,132 @@
+//! What the simulations of several servers have in common: how they are run by seed, what they
+//! count, and the faults that strike any of them.
+
+use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use lock_core::testing::Seeded;
+use lock_testkit::history::Turn;
+use lock_testkit::{Experiment, Rng, number, scale};
+use tokio::time::sleep;
+
+use crate::fake::Fake;
+use crate::log::{Log, Reader};
+use crate::net::{Instead, Machine, Way};
+use crate::stress;
+
+/// The programme of faults runs more of others than there is time for here.
+const MOST_SEEDS: u64 = 20_000;
+/// How long a client waits for an answer.
+pub(crate) const REQUEST: Duration = Duration::from_millis(200);
+/// How long a fault lasts at most, in milliseconds.
+const LONGEST_FAULT: u64 = 900;
+
+/// What happened, in numbers.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Seen(BTreeMap<&'static str, usize>);
+
+impl Seen {
+    pub(crate) fn add(&mut self, event: &'static str, count: usize) {
+        *self.0.entry(event).or_default() += count;
+    }
+
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        other.0.iter().for_each(|(event, count)| self.add(event, *count));
+    }
+}
+
+/// Runs an experiment for as many seeds as the environment says, or so many. `run` asserts what is
+/// promised.
+pub(crate) fn experiment(mut experiment: Experiment, usual: u64, run: impl Fn(u64) -> Seen + Sync) {
+    let seeds = seeds(usual);
+    let count = seeds.end - seeds.start;
+    experiment.ran(usize::try_from(count).unwrap());
+    let total = Mutex::new(Seen::default());
+    stress::each(seeds, |seed| {
+        let seen = run(seed);
+        total.lock().unwrap().add_all(&seen);
+    });
+    for (event, count) in total.into_inner().unwrap().0 {
+        println!("{count} {event}");
+        experiment.saw(event, count);
+    }
+    // Fewer do not see every event.
+    if count >= usual {
+        experiment.finish();
+    }
+}
+
+fn seeds(usual: u64) -> Range<u64> {
+    if let Some(seed) = number::<u64>("LOCK_SIM_SEED") {
+        return seed..seed + 1;
+    }
+    let seeds = number::<u64>("LOCK_SIM_SEEDS").unwrap_or_else(|| usual * scale(1) as u64);
+    0..seeds.clamp(1, MOST_SEEDS)
+}
+
+/// Runs `what` under simulated time, by the choices of `seed`.
+pub(crate) fn simulated<T>(seed: u64, what: impl Future<Output = T>) -> T {
+    let _seeded = Seeded::with(seed);
+    let runtime = { tokio::runtime::Builder::new_current_thread() }
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(what)
+}
+
+/// The log of `seed`, which is shown if it is the only one.
+pub(crate) fn log_of(seed: u64) -> Log {
+    let is_watched = number::<u64>("LOCK_SIM_SEED") == Some(seed);
+    Log::new(if is_watched { Reader::Human } else { Reader::None })
+}
+
+/// Asserts that leases overlap within one of `windows` only, and not at all if replicas confirm
+/// them.
+pub(crate) fn check_overlaps(
+    overlaps: &[(Turn, Turn)],
+    windows: &[RangeInclusive<u128>],
+    needs_acks: bool,
+) {
+    for (one, two) in overlaps {
+        assert!(!needs_acks, "although a replica confirmed it: {one:?} and {two:?}");
+        let (from, to) = (two.enter, one.exit.min(two.exit));
+        let is_inside = |it: &RangeInclusive<u128>| it.contains(&from) && it.contains(&to);
+        assert!(windows.iter().any(is_inside), "far from a failover: {one:?} and {two:?}");
+    }
+}
+
+/// Lets one fault strike a client's network or a server.
+pub(crate) fn strike(rng: &mut Rng, machines: &[Machine], servers: &[Fake], log: &Log) {
+    let client = rng.below(machines.len() as u64) as usize;
+    let number = rng.below(servers.len() as u64) as usize;
+    let (machine, server) = (machines[client].clone(), &servers[number]);
+    let (way, span) = (rng.one_of(&[Way::Up, Way::Down]), rng.ms(10..=LONGEST_FAULT));
+    let fault = rng.within(0..=7);
+    log.note(|| format!("FAULT {fault}: client {client}, {way:?}, server {number}, {span:?}"));
+    match fault {
+        0 | 1 => {
+            machine.hold(way);
+            let _ended = tokio::spawn(async move {
+                sleep(span).await;
+                machine.release(way);
+            });
+        }
+        2 => machine.reset(rng.chance(50)),
+        3 => machine.silence(way),
+        4 => machine.lose_next_answer(rng.one_of(&[Instead::Break, Instead::FallSilent])),
+        5 => server.stall(span),
+        6 => server.lose_messages(span),
+        _ => server.forget_scripts(),
+    }
+}
+
+/// What is held up arrives.
+pub(crate) fn release_all(machines: &[Machine]) {
+    for machine in machines {
+        machine.release(Way::Up);
+        machine.release(Way::Down);
+    }
+}
