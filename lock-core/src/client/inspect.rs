@@ -193,7 +193,7 @@ impl LockClient {
     /// So does that of another client on the same Redis server if it was renewed before: clients
     /// begin to listen for forced releases with their first renewal. Where there is no message (on
     /// a cluster and a quorum, with RESP2, before the first renewal, without the permission to
-    /// publish, for an hour after a subscription that the server did not confirm) a lease
+    /// publish, for 10 s to an hour after subscriptions that the server did not confirm) a lease
     /// ends when it is renewed next, at a third of what remains of it: after 3.3 s with the default
     /// ttl. One that is not renewed goes on until its deadline.
     ///
