@@ -47,7 +47,11 @@ pub(crate) struct Global {
     pub(crate) store: String,
     /// What stands before each key in the store
     #[arg(long, global = true, env = "LOCK_NAMESPACE", default_value = "lock")]
-    pub(crate) namespace: String,
+    namespace: String,
+    /// Puts nothing before the keys, as another library may do; `ls` cannot tell such locks from
+    /// other keys
+    #[arg(long, global = true, conflicts_with = "namespace")]
+    no_namespace: bool,
     /// Prints JSON, one value a line
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -95,8 +99,9 @@ pub(crate) enum Command {
     /// Checks that a store can keep locks
     ///
     /// Connects, tries which permissions the user has, takes and hands on a lock of its own under
-    /// --namespace, and reads the settings that matter. What is missing is named as `ACL SETUSER`
-    /// takes it; each permission that is missing is an entry in the server's `ACL LOG`.
+    /// --namespace (with --no-namespace under `lock`, where the records beside such locks are), and
+    /// reads the settings that matter. What is missing is named as `ACL SETUSER` takes it; each
+    /// permission that is missing is an entry in the server's `ACL LOG`.
     Doctor {
         /// The store to check [default: that of --store]
         url: Option<String>,
@@ -192,6 +197,13 @@ fn wait(text: &str) -> Result<Wait, humantime::DurationError> {
         "none" => Ok(Wait::None),
         "forever" => Ok(Wait::Forever),
         text => humantime::parse_duration(text).map(Wait::UpTo),
+    }
+}
+
+impl Global {
+    /// What stands before each key; `None`: nothing.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        (!self.no_namespace).then_some(&*self.namespace)
     }
 }
 

@@ -7,7 +7,7 @@ use lock_core::{Error, ErrorKind, LockClient};
 use serde_json::json;
 
 use crate::args::Global;
-use crate::client::{DRAIN_LIMIT, connect};
+use crate::client::{DRAIN_LIMIT, connect_to};
 use crate::failure::{Failure, STORE};
 use crate::output::write;
 
@@ -26,6 +26,8 @@ enum Outcome {
     Bad,
 }
 
+/// Where the records beside locks without a namespace are.
+const RECORDS: &str = "lock";
 /// Round trips that are measured.
 const SAMPLES: usize = 20;
 /// Hand-offs that are measured.
@@ -37,6 +39,7 @@ const SLACK: Duration = Duration::from_millis(20);
 /// Checks that a store can keep locks. Exits with 1 if something puts them at risk.
 pub(crate) async fn check(global: &Global, url: Option<&str>) -> Result<u8, Failure> {
     let url = url.unwrap_or(&global.store);
+    let namespace = global.namespace().unwrap_or(RECORDS);
     let mut findings = Vec::new();
     let mut find = |check, outcome, text: String| findings.push(Finding { check, outcome, text });
     // The start-up check of services: scripts, a queue and a hand-off, under names of its own.
@@ -48,14 +51,11 @@ pub(crate) async fn check(global: &Global, url: Option<&str>) -> Result<u8, Fail
         Err(error) => find("start-up check", Outcome::Bad, Failure::from(error).text()),
     }
     // What fails from here on is a finding as well.
-    match connect(global, url).await {
+    match connect_to(url, Some(namespace)).await {
         Ok(client) => {
-            let rules = look_around(global, &client, &mut find).await;
-            if is_good
-                && let Err(failure) = look_closer(global, url, &client, &rules, &mut find).await
-            {
-                let name = &global.namespace;
-                let text = format!("no lock of the namespace `{name}`: {}", failure.text());
+            let rules = look_around(&client, &mut find).await;
+            if is_good && let Err(failure) = look_closer(url, &client, &rules, &mut find).await {
+                let text = format!("no lock of the namespace `{namespace}`: {}", failure.text());
                 find("use", Outcome::Bad, text);
             }
         }
@@ -69,11 +69,10 @@ pub(crate) async fn check(global: &Global, url: Option<&str>) -> Result<u8, Fail
 /// Asks what the user may do and how the server is. Returns what the user needs for messages as far
 /// as it is not known to be permitted.
 async fn look_around(
-    global: &Global,
     client: &LockClient,
     find: &mut impl FnMut(&'static str, Outcome, String),
 ) -> String {
-    let namespace = &global.namespace;
+    let namespace = client.namespace();
     // Whether messages can be received is not tried.
     let mut rules = "`+subscribe` (on a cluster `+ssubscribe`)".to_owned();
     match client.missing_permissions().await {
@@ -129,7 +128,6 @@ fn name_missing(
 
 /// Uses the store as a service does, under the namespace of the command line.
 async fn look_closer(
-    global: &Global,
     url: &str,
     client: &LockClient,
     rules: &str,
@@ -139,7 +137,7 @@ async fn look_closer(
     find("latency", Outcome::Good, format!("{p50:.1?} median, {worst:.1?} at most"));
     let mut took = Duration::MAX;
     for _ in 0..HAND_OFFS {
-        took = took.min(hand_off(global, url).await?);
+        took = took.min(hand_off(url, client.namespace()).await?);
     }
     if took < p50 * 2 + SLACK {
         find("hand-off", Outcome::Good, format!("after {took:.1?}, by a message"));
@@ -173,8 +171,9 @@ async fn round_trips(client: &LockClient) -> Result<(Duration, Duration), Error>
 }
 
 /// How long a waiting client takes to get a lock that another one releases.
-async fn hand_off(global: &Global, url: &str) -> Result<Duration, Failure> {
-    let (holder, waiter) = (connect(global, url).await?, connect(global, url).await?);
+async fn hand_off(url: &str, namespace: &str) -> Result<Duration, Failure> {
+    let namespace = Some(namespace);
+    let (holder, waiter) = (connect_to(url, namespace).await?, connect_to(url, namespace).await?);
     let key = format!("lockctl-doctor:{}", holder.id());
     let guard = holder.mutex(key.clone()).lock().await?;
     let waiting = tokio::spawn(waiter.mutex(key.clone()).lock());

@@ -50,16 +50,10 @@ async fn execute(cli: &Cli) -> Result<u8, Failure> {
         Command::Man { command, dir: None } => write(&man::page(command.as_deref())?),
         Command::Doctor { url } => doctor::check(global, url.as_deref()).await,
         Command::Run(args) => run::run(global, args).await,
-        Command::Ls(args) => show::list(&connect(global, &global.store).await?, global, args).await,
-        Command::Who { key } => {
-            show::owner(&connect(global, &global.store).await?, global, key).await
-        }
-        Command::Wait { key, timeout } => {
-            run::wait(&connect(global, &global.store).await?, key, *timeout).await
-        }
-        Command::Release(args) => {
-            show::release(&connect(global, &global.store).await?, global, args).await
-        }
+        Command::Ls(args) => show::list(&connect(global).await?, global, args).await,
+        Command::Who { key } => show::owner(&connect(global).await?, global, key).await,
+        Command::Wait { key, timeout } => run::wait(&connect(global).await?, key, *timeout).await,
+        Command::Release(args) => show::release(&connect(global).await?, global, args).await,
     }
 }
 

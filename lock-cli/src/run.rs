@@ -22,7 +22,7 @@ const BY_SIGNAL: i32 = 128;
 pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> {
     let mut signals = Signals::receive()?;
     let connected = tokio::select! {
-        client = connect(global, &global.store) => client,
+        client = connect(global) => client,
         signal = signals.end() => return Ok(by_signal(signal.as_raw())),
     };
     let with_statuses = |failure: Failure| {

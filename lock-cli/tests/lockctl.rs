@@ -113,6 +113,8 @@ fn failures_have_statuses_that_differ_and_say_what_to_do() {
         (&["run", "--key", "k", "--ttl", "soon", "--", "true"], "--ttl"),
         (&["who", "k", "--store", "localhost"], "--store"),
         (&["who", "k", "--namespace", "a:b"], "--namespace"),
+        (&["who", "k", "--namespace", "shop", "--no-namespace"], "cannot be used with"),
+        (&["who", "lock:{0}:fence", "--no-namespace"], "record"),
         (&["release", "k"], "--force"),
         (&["lost"], "lost"),
         (&["ls", "--watch", "0"], "--watch"),
@@ -405,6 +407,27 @@ fn holders_are_listed_shown_and_taken_from_only_when_confirmed() {
     assert!(!server.has("lock:maintenance"));
     send_signal(&holder, Signal::TERM);
     finished(holder);
+}
+
+/// A lock whose name in the store is its key. `ls` says that it cannot tell which keys are locks.
+#[test]
+fn lock_without_a_namespace_is_shown_taken_and_run_under() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let () = server.cli("SET mylock other PX 60000");
+    let (status, told, _) = output(&url, &["who", "mylock", "--no-namespace"]);
+    assert!(status == 0 && told.contains("a foreign value"), "{told}");
+    let run = ["run", "--no-namespace", "-k", "mylock", "-w", "none", "--", "true"];
+    assert_eq!(output(&url, &run).0, 75);
+    let (status, told, errors) = output(&url, &["ls", "--no-namespace"]);
+    assert!(status == 69 && told.is_empty() && errors.contains("cannot be listed"), "{errors}");
+    let release = ["release", "mylock", "--force", "--yes", "--no-namespace"];
+    assert_eq!(output(&url, &release).0, 0);
+    assert!(!server.has("mylock"));
+    assert_eq!(output(&url, &run).0, 0);
+    let (status, told, errors) = output(&url, &["doctor", "--no-namespace"]);
+    assert!(status == 0 && told.contains("by a message"), "{told}{errors}");
+    assert_eq!(server.cli::<Vec<String>>("KEYS *"), ["lock:{0}:fence"]);
 }
 
 #[test]

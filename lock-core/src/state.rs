@@ -36,7 +36,8 @@ pub(crate) struct ClientState {
     /// Random, the first part of each token: from it people find the client across processes.
     pub(crate) client_id: ClientId,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) namespace: Arc<str>,
+    /// `None`: the names of locks are their keys.
+    pub(crate) namespace: Option<Arc<str>>,
     pub(crate) defaults: LockOptions,
     /// The defaults with the library's below.
     pub(crate) resolved: ResolvedOptions,
@@ -64,7 +65,7 @@ impl ClientState {
     pub(crate) fn new(
         (local_id, client_id): (u64, ClientId),
         store: Arc<dyn Store>,
-        namespace: Arc<str>,
+        namespace: Option<Arc<str>>,
         defaults: LockOptions,
         slow: Slow,
         runtime: Option<Handle>,

@@ -37,6 +37,34 @@ async fn locks_with_any_hash_tag_are_queued_and_handed_on() {
     eventually("nothing is left", ms(5_000), || cluster.leftovers().is_empty()).await;
 }
 
+/// The same for locks whose name is the key alone: their companions are under `lock`, in the slot
+/// of the key.
+#[tokio::test]
+async fn companions_of_a_lock_without_a_namespace_are_in_its_slot() {
+    let cluster = shared().await;
+    let plain = async || {
+        let store = RedisStore::connect(cluster.url()).await.unwrap();
+        LockClient::builder(store).without_namespace().build().unwrap()
+    };
+    let (holder, waiter) = (plain().await, plain().await);
+    for key in ["bare", "bare:42", "bare:{t7}", "bare{"] {
+        let guard = holder.mutex(key).lock().await.unwrap();
+        assert!(cluster.server(cluster.home(key)).has(key), "{key}");
+        let waiting = tokio::spawn(waiter.mutex(key).with_wait(ms(20_000)).lock());
+        cluster.queue_of(&format!("{{}}{key}"), 1).await;
+        let fence = guard.fencing_token();
+        guard.release().await.unwrap();
+        let next = within("the waiter's turn", ms(5_000), waiting).await.0.unwrap().unwrap();
+        assert!(next.fencing_token() > fence);
+        assert!(holder.force_release(key).await.unwrap().is_some());
+        drop(next);
+        wait_idle(&waiter).await;
+        assert!(!cluster.server(cluster.home(key)).has(key), "{key}");
+    }
+    wait_idle(&holder).await;
+    eventually("nothing is left", ms(5_000), || cluster.leftovers().is_empty()).await;
+}
+
 /// Commands for locks in one slot share calls; no call mixes slots, which a node would refuse.
 /// Claims in many slots do not wait for each other, but for room on the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -180,6 +180,7 @@ fn what_is_misspelt_or_out_of_bounds_is_refused_where_it_stands() {
         ("lock.name = ''", "visible ASCII without spaces", "lock.name"),
         ("lock.namespace = 'a:b'", "holds a colon", "lock.namespace"),
         ("lock.namespace = ''", "is empty", "lock.namespace"),
+        ("lock.without_namespace = 1", "expected a boolean", "lock.without_namespace"),
         ("lock.url = ''", "is not a redis URL", "lock.url"),
         ("lock.url = 'http://127.0.0.1/'", "is not a redis URL", "lock.url"),
         ("lock.url = 'redis+sentinel://a,b,c'", "names no master", "lock.url"),
@@ -263,6 +264,10 @@ async fn the_rest_is_refused_by_name_when_the_client_is_made() {
             "durable_members",
         ),
         (format!("{members}\nreplica_acks = 1"), "replica_acks"),
+        (
+            "url = 'memory:'\nnamespace = 'shop'\nwithout_namespace = true".to_owned(),
+            "without_namespace",
+        ),
         (listed("a:7/ redis://b:7/"), "members"),
         (listed("a:7/', 'redis://b:7/', 'redis://:hunter2@a:7/"), "members"),
         (listed("a:7/', 'redis://b:7/', 'http://c:7/"), "url"),
@@ -278,6 +283,9 @@ async fn the_rest_is_refused_by_name_when_the_client_is_made() {
     // Locks in memory need nothing of all that.
     let memory = "url = ' memory: '\nreplica_acks = 1\nrestart_delay = '30s'";
     drop(read(memory).connect().await.unwrap().build().unwrap());
+
+    let plain = read("url = 'memory:'\nwithout_namespace = true").connect_lazy().unwrap();
+    assert_eq!(plain.build().unwrap().namespace(), "");
 
     let nowhere = read("url = 'redis://user:secret@127.0.0.1:1/'");
     assert!(!format!("{nowhere:?}").contains("secret"), "{nowhere:?}");

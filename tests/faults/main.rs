@@ -45,4 +45,5 @@ mod secrets;
 mod stale_grant;
 mod table;
 mod waiting;
+mod without_namespace;
 mod wrong_server;

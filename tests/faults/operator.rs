@@ -200,6 +200,48 @@ async fn holder_learns_of_a_forced_release_at_once() {
     assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
 }
 
+/// The subscription is not confirmed, or breaks the connection twice, as behind a proxy in trouble.
+/// It is tried again after 10 s, not in an hour. The channel of grants is subscribed meanwhile.
+#[tokio::test]
+async fn subscription_for_forced_releases_that_failed_is_tried_again_soon() {
+    let server = RedisServer::start();
+    for (action, times) in [(Action::Vanish, 1), (Action::CloseBefore, 2)] {
+        let proxy = Proxy::to(&server);
+        let failed = proxy.rule(Op::Subscribe, action.clone()).times(times);
+        let (holder, asking) = (client(&proxy.url()).await, client(&server.url()).await);
+        let listeners = || server.cli::<(String, u64)>("PUBSUB NUMSUB lock:{0}:forced").1;
+        let other = holder.mutex("other").with_ttl(ms(6_000)).lock().await.unwrap();
+        eventually("it failed", ms(20_000), || failed.hits() == times).await;
+        let begun = Instant::now();
+        // A command meanwhile could get the place of the confirmation, which is an error of another
+        // kind.
+        let again = || proxy.connections() > times;
+        eventually("another connection", ms(10_000), again).await;
+
+        let busy = asking.mutex("busy").lock().await.unwrap();
+        let waiting = tokio::spawn(holder.mutex("busy").with_wait(ms(30_000)).lock());
+        eventually("grants arrive", ms(5_000), || server.inboxes().len() == 1).await;
+        eventually("none listens", ms(5_000), || listeners() == 0).await;
+        busy.release().await.unwrap();
+        let busy = within("its turn", ms(10_000), waiting).await.0.unwrap().unwrap();
+        busy.release().await.unwrap();
+
+        eventually("it listens", ms(30_000), || listeners() == 1).await;
+        assert!(begun.elapsed() > ms(7_000), "{action:?}: {:?}", begun.elapsed());
+        let guard = holder.mutex("k").with_ttl(ms(60_000)).lock().await.unwrap();
+        asking.force_release("k").await.unwrap().unwrap();
+        let (lost, _) = within("the loss", ms(10_000), guard.lost()).await;
+        assert_eq!(lost, LostReason::ForceReleased, "{action:?}");
+        drop(guard);
+        assert!(other.is_valid());
+        other.release().await.unwrap();
+        wait_idle(&holder).await;
+        drop(holder);
+        eventually("none listens", ms(10_000), || listeners() == 0).await;
+    }
+    assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
+}
+
 /// What was decided about one owner is not done to the next, however late or often it arrives.
 #[tokio::test]
 async fn release_by_force_takes_the_lock_from_no_other_owner() {

@@ -115,7 +115,8 @@ async fn waiters_are_served_although_no_subscription_is_confirmed() {
     // Each client tries to subscribe once.
     let tried = |handed: usize| unconfirmed.hits() > handed.min(1);
     let (_, longest) = hand_off(&clients, 3, tried).await;
-    assert_eq!(unconfirmed.hits(), 2);
+    // Again after 10 s, on a machine that is as slow.
+    assert!((2..=4).contains(&unconfirmed.hits()), "{unconfirmed:?}");
     assert!(longest < UNHEARD, "{longest:?} for a turn");
     assert!((1..=2).contains(&warnings(&log).len()), "{:?}", warnings(&log));
     unconfirmed.end();

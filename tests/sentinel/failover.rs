@@ -152,6 +152,42 @@ async fn waiter_does_not_wait_for_a_place_that_the_old_master_has_served() {
     assert!(new.leftovers().is_empty(), "{:?}", new.leftovers());
 }
 
+/// A lock is taken by force, and its holder learns at once, also behind a failover: the channel is
+/// subscribed anew on the new master.
+#[tokio::test]
+async fn holder_learns_of_a_forced_release_at_once_before_and_after_a_failover() {
+    let _alone = alone().await;
+    let group = Sentinels::start(1).await;
+    let (holder, operator) = (connect(&group).await, connect(&group).await);
+    // From its first renewal on a client listens.
+    let other = holder.mutex("other").with_ttl(ms(15_000)).lock().await.unwrap();
+    for index in [0, 1] {
+        let master = group.server(index);
+        let listeners = || master.cli::<(String, u64)>("PUBSUB NUMSUB lock:{0}:forced").1;
+        eventually("it listens", ms(20_000), || listeners() == 1).await;
+        let locking = holder.mutex("k").with_ttl(ms(60_000)).with_wait(ms(20_000)).lock();
+        let guard = locking.await.unwrap();
+        let begun = Instant::now();
+        let former = operator.force_release("k").await.unwrap().unwrap();
+        assert_eq!(former.client, Some(holder.id()));
+        let (lost, _) = within("the loss", ms(10_000), guard.lost()).await;
+        assert_eq!(lost, LostReason::ForceReleased);
+        assert!(begun.elapsed() < ms(10_000), "a third of the ttl is 20 s");
+        drop(guard);
+        if index == 0 {
+            group.replicated(0).await;
+            group.fail_over().await;
+            group.switched_from(0).await;
+            let has_left = || [&holder, &operator].iter().all(|client| !is_on(client, master));
+            eventually("the clients have left", ms(10_000), has_left).await;
+        }
+    }
+    assert!(other.is_valid(), "it was renewed on both");
+    other.release().await.unwrap();
+    wait_idle(&holder).await;
+    assert!(group.server(1).leftovers().is_empty(), "{:?}", group.server(1).leftovers());
+}
+
 /// HA2 (flyerhzm/redis-sentinel#14, spring-data-redis#2566): no event arrives, and the old master
 /// lives on. The client finds out by asking.
 #[tokio::test]

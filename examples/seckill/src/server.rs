@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use axum::routing::get;
 use lock_core::{LockClient, LockOptions, store};
 use lock_tower::Console;
+use metrics_exporter_prometheus::{BuildError, PrometheusBuilder};
 use tokio::net::TcpListener;
 use tracing::warn;
 
@@ -82,6 +84,9 @@ pub enum ServerError {
     /// The database is away, or refuses.
     #[error("the database cannot be used")]
     Database(#[from] sqlx::Error),
+    /// Another server of this process has the metrics.
+    #[error("metrics cannot be recorded")]
+    Metrics(#[from] BuildError),
     /// The name of the instance is not text.
     #[error("the name of the instance has to be plain text")]
     Name(#[from] axum::http::header::ToStrError),
@@ -91,12 +96,15 @@ pub enum ServerError {
 }
 
 impl Server {
-    /// Connects to Redis and the database and takes the address.
+    /// Connects to Redis and the database and takes the address. Once in a process: the metrics
+    /// behind `/metrics` are those of all its locks.
     ///
     /// # Errors
     ///
-    /// When one of the three cannot be had.
+    /// When one of the three cannot be had, or the process has a server already.
     pub async fn bind(config: Config) -> Result<Self, ServerError> {
+        // Before the first lock: what is counted earlier is lost.
+        let metrics = PrometheusBuilder::new().install_recorder()?;
         let locks = LockClient::builder(store::connect(&config.redis).await?)
             .with_namespace(NAMESPACE)
             .with_defaults(LockOptions::new().with_ttl(Duration::from_secs(10)))
@@ -108,7 +116,8 @@ impl Server {
         let payment = PaymentCheck::new(Duration::from_millis(config.payment_ms));
         let service = OrderService::new(db.clone(), locks.clone(), payment, config.name.to_str()?);
         let console = console(config.listen, &locks);
-        let router = routes::router(service, db, locks.clone(), config.name, config.peers, console);
+        let router = routes::router(service, db, locks.clone(), config.name, config.peers, console)
+            .route("/metrics", get(async move || metrics.render()));
         let listener = TcpListener::bind(config.listen).await?;
         Ok(Self { listener, locks, router })
     }

@@ -11,7 +11,7 @@ use crate::error::ConfigError;
 use crate::options::{LockOptions, check_span};
 use crate::probe;
 use crate::state::{ClientState, Slow};
-use crate::store::{ClientId, Store};
+use crate::store::{ClientId, DEFAULT_NAMESPACE, Store};
 
 /// Builds a [`LockClient`].
 ///
@@ -38,7 +38,8 @@ use crate::store::{ClientId, Store};
 #[must_use = "a builder does nothing until `build`"]
 pub struct LockClientBuilder {
     store: Arc<dyn Store>,
-    namespace: String,
+    /// `None`: without one.
+    namespace: Option<String>,
     defaults: LockOptions,
     runtime: Option<Handle>,
     name: Option<String>,
@@ -53,7 +54,7 @@ const MAX_NAMESPACE_LEN: usize = 64;
 
 impl LockClientBuilder {
     fn new(store: Arc<dyn Store>) -> Self {
-        let (namespace, defaults) = ("lock".to_owned(), LockOptions::new());
+        let (namespace, defaults) = (Some(DEFAULT_NAMESPACE.to_owned()), LockOptions::new());
         Self { store, namespace, defaults, runtime: None, name: None, slow: Slow::default() }
     }
 
@@ -62,7 +63,35 @@ impl LockClientBuilder {
     ///
     /// Default: `lock`.
     pub fn with_namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.namespace = namespace.into();
+        self.namespace = Some(namespace.into());
+        self
+    }
+
+    /// Puts nothing before the keys: the name of a lock in the store is its key. For a lock that
+    /// another library has under a name such as `mylock` or `order:42`, while services
+    /// [migrate](crate::guide::migrating).
+    ///
+    /// - The records beside the locks, such as queues, are under `lock:`. A user of Redis needs the
+    ///   permissions for that namespace and for the names of the locks.
+    /// - A key such as `lock:order:42` is the lock `order:42` of a client with the namespace
+    ///   `lock`. One such as `shop:order:42` is the same key in Redis as the lock `order:42` of a
+    ///   client with the namespace `shop`, and the two exclude each other, but each has a queue and
+    ///   fencing tokens of its own: give all clients of a lock the same namespace.
+    /// - The locks cannot be [listed](LockClient::list).
+    /// - Keys begin with no `{` here either.
+    ///
+    /// ```
+    /// use lock_core::{LockClient, store::MemoryStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = LockClient::builder(MemoryStore::new()).without_namespace().build()?;
+    /// let guard = client.mutex("mylock").lock().await?; // in Redis the key `mylock`
+    /// assert_eq!(client.namespace(), "");
+    /// # drop(guard); Ok(()) }
+    /// ```
+    pub fn without_namespace(mut self) -> Self {
+        self.namespace = None;
         self
     }
 
@@ -146,7 +175,7 @@ impl LockClientBuilder {
     pub fn build(self) -> Result<LockClient, ConfigError> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         let Self { store, namespace, defaults, runtime, name, slow } = self;
-        check_namespace(&namespace)?;
+        namespace.as_deref().map_or(Ok(()), check_namespace)?;
         slow.wait.map_or(Ok(()), |limit| check_warning("wait_warning", limit))?;
         slow.hold.map_or(Ok(()), |limit| check_warning("hold_warning", limit))?;
         let name = match name {
@@ -159,7 +188,8 @@ impl LockClientBuilder {
         let ids = (NEXT_ID.fetch_add(1, Ordering::Relaxed), client_id);
         runtime.as_ref().map_or(Ok(()), probe::given)?;
         let given = runtime.clone();
-        let state = ClientState::new(ids, store, namespace.into(), defaults, slow, runtime)?;
+        let state =
+            ClientState::new(ids, store, namespace.map(Into::into), defaults, slow, runtime)?;
         if let Some(runtime) = &given {
             state.store.run_on(runtime);
         }
@@ -167,7 +197,7 @@ impl LockClientBuilder {
         state.store.set_connection_name(&format!("lock:{name}@{host}:{process}:{client_id}"));
         tracing::info!(
             target: "lock_core", client = %client_id, name, host, process,
-            store = %state.store, namespace = &*state.namespace,
+            store = %state.store, namespace = state.namespace.as_deref().unwrap_or_default(),
             "lock client started: the values of its locks begin with its id"
         );
         let state = Arc::new(state);

@@ -14,8 +14,8 @@ use crate::fencing::FencingToken;
 use crate::key::IntoKey;
 use crate::state::ClientState;
 use crate::store::{
-    ClientId, ForceReleaseListener, Inspect, LockRecord, MissingPermissions, Name, Owner,
-    StoreHealth, Token,
+    ClientId, DEFAULT_NAMESPACE, ForceReleaseListener, Inspect, LockRecord, MissingPermissions,
+    Name, Owner, StoreHealth, Token,
 };
 
 /// What the store knew of a lock when [`LockClient::inspect`] asked.
@@ -193,7 +193,7 @@ impl LockClient {
     /// So does that of another client on the same Redis server if it was renewed before: clients
     /// begin to listen for forced releases with their first renewal. Where there is no message (on
     /// a cluster and a quorum, with RESP2, before the first renewal, without the permission to
-    /// publish, for an hour after a subscription that the server did not confirm) a lease
+    /// publish, for 10 s to an hour after subscriptions that the server did not confirm) a lease
     /// ends when it is renewed next, at a third of what remains of it: after 3.3 s with the default
     /// ttl. One that is not renewed goes on until its deadline.
     ///
@@ -285,9 +285,11 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`inspect`](Self::inspect). A list that would lack a part is an error as well: on a
-    /// cluster, if a node with slots cannot be read, which the error names. Locks on the others can
-    /// be inspected by their keys meanwhile.
+    /// As [`inspect`](Self::inspect); [`Unsupported`](ErrorKind::Unsupported) also for a client
+    /// [without a namespace](super::LockClientBuilder::without_namespace), as any key may be a lock
+    /// of it. A list that would lack a part is an error as well: on a cluster, if a node with slots
+    /// cannot be read, which the error names. Locks on the others can be inspected by their keys
+    /// meanwhile.
     ///
     /// # Examples
     ///
@@ -311,7 +313,13 @@ impl LockClient {
         let state = Arc::clone(&self.0);
         async move {
             let inspector = inspector(&state)?;
-            let mut names = inspector.list(&state.namespace, most).await?;
+            let namespace = state.namespace.as_deref().ok_or_else(|| {
+                Error::unsupported(
+                    "the locks of a client without a namespace cannot be listed, since any key of \
+                     the store may be one: inspect each by its name",
+                )
+            })?;
+            let mut names = inspector.list(namespace, most).await?;
             let is_cut = names.len() >= most;
             names.sort_unstable_by(|one, two| one.as_str().cmp(two.as_str()));
             let mut entries = Vec::with_capacity(names.len());
@@ -369,7 +377,8 @@ impl LockClient {
     /// For checks of a set-up: the error of a lock says that a permission is missing, and some
     /// servers do not tell which. On Redis it sends each command by itself, some twenty at the same
     /// time, in a form that changes nothing; the server's `ACL LOG` then names those that it
-    /// refused. Whether messages can be received is not tried.
+    /// refused. Whether messages can be received is not tried. Of a client without a namespace it
+    /// tells what the records beside its locks need, under `lock`, and nothing of the locks' names.
     ///
     /// # Cancel safety
     ///
@@ -394,11 +403,14 @@ impl LockClient {
         &self,
     ) -> impl Future<Output = Result<MissingPermissions, Error>> + Send + use<> {
         let state = Arc::clone(&self.0);
-        async move { inspector(&state)?.missing_permissions(&state.namespace).await }
+        async move {
+            let namespace = state.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
+            inspector(&state)?.missing_permissions(namespace).await
+        }
     }
 
     fn operation(&self, key: impl IntoKey) -> (Arc<ClientState>, Result<Name, Error>) {
-        let name = key.into_key().and_then(|key| Name::new(&self.0.namespace, &key));
+        let name = key.into_key().and_then(|key| Name::new(self.0.namespace.as_deref(), &key));
         (Arc::clone(&self.0), name)
     }
 }

@@ -108,10 +108,11 @@ impl LockClient {
         Mutex::new(Arc::clone(&self.0), key.into_key())
     }
 
-    /// What stands before each key in the store.
+    /// What stands before each key in the store, without its colon. Empty: nothing does, as
+    /// [`without_namespace`](LockClientBuilder::without_namespace) has it.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        &self.0.namespace
+        self.0.namespace.as_deref().unwrap_or_default()
     }
 
     /// Names this client in its log, and at the beginning of the values of its locks.
@@ -138,7 +139,7 @@ impl fmt::Debug for LockClient {
         f.debug_struct("LockClient")
             .field("id", &self.0.client_id)
             .field("store", &format_args!("{}", self.0.store))
-            .field("namespace", &self.0.namespace)
+            .field("namespace", &self.namespace())
             .finish_non_exhaustive()
     }
 }

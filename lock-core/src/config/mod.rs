@@ -23,6 +23,7 @@ use crate::store::MemoryStore;
 /// |---|---|---|
 /// | `url` | required | as for [`connect`](crate::store::connect): of one server, of sentinels or of a cluster; several, of the members of a quorum, as a list or as text with spaces in between; or `memory:` for a [`MemoryStore`] of this client alone |
 /// | `namespace` | `lock` | [`with_namespace`](LockClientBuilder::with_namespace) |
+/// | `without_namespace` | `false` | [`without_namespace`](LockClientBuilder::without_namespace); not beside `namespace` |
 /// | `name` | of the program | [`with_name`](LockClientBuilder::with_name) |
 /// | `options` | none | a table of [`LockOptions`]: `ttl`, `wait`, `renewal`, `max_hold`, `min_hold`, `fencing`, `turns_for_others` |
 /// | `wait_warning` | none | [`with_wait_warning`](LockClientBuilder::with_wait_warning); 1 ms – 24 h |
@@ -102,6 +103,8 @@ pub struct LockConfig {
     url: String,
     #[serde(default, deserialize_with = "field::namespace")]
     namespace: Option<String>,
+    #[serde(default)]
+    without_namespace: bool,
     #[serde(default, deserialize_with = "field::name")]
     name: Option<String>,
     #[serde(default)]
@@ -136,8 +139,8 @@ impl LockConfig {
     /// # Errors
     ///
     /// [`InvalidOptions`](crate::ErrorKind::InvalidOptions) for a bad URL, or a setting that does
-    /// not fit it, [`Unavailable`](crate::ErrorKind::Unavailable) if the servers cannot be reached
-    /// or cannot keep locks. [`build`](LockClientBuilder::build) checks the rest.
+    /// not fit it or another one, [`Unavailable`](crate::ErrorKind::Unavailable) if the servers
+    /// cannot be reached or cannot keep locks. [`build`](LockClientBuilder::build) checks the rest.
     ///
     /// # Examples
     ///
@@ -152,6 +155,7 @@ impl LockConfig {
     /// # Ok(()) }
     /// ```
     pub async fn connect(self) -> Result<LockClientBuilder, Error> {
+        self.check()?;
         if self.is_in_memory() {
             return Ok(self.with_store_in_memory());
         }
@@ -164,13 +168,23 @@ impl LockConfig {
     ///
     /// # Errors
     ///
-    /// For a bad URL, or a setting that does not fit it.
+    /// For a bad URL, or a setting that does not fit it or another one.
     pub fn connect_lazy(self) -> Result<LockClientBuilder, ConfigError> {
+        self.check()?;
         if self.is_in_memory() {
             return Ok(self.with_store_in_memory());
         }
         let store = self.settings().connect_lazy(&self.url)?;
         Ok(self.with(LockClient::builder(store)))
+    }
+
+    /// Refuses settings that exclude each other.
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.without_namespace && self.namespace.is_some() {
+            let problem = "is set, and `namespace` as well: leave one of them out";
+            return Err(ConfigError::new("without_namespace", problem));
+        }
+        Ok(())
     }
 
     /// The only URL that needs no Redis.
@@ -186,6 +200,9 @@ impl LockConfig {
         let mut builder = builder.with_defaults(self.options);
         if let Some(namespace) = self.namespace {
             builder = builder.with_namespace(namespace);
+        }
+        if self.without_namespace {
+            builder = builder.without_namespace();
         }
         if let Some(name) = self.name {
             builder = builder.with_name(name);
@@ -258,6 +275,7 @@ impl fmt::Debug for LockConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockConfig")
             .field("namespace", &self.namespace)
+            .field("without_namespace", &self.without_namespace)
             .field("name", &self.name)
             .field("options", &self.options)
             .field("wait_warning", &self.wait_warning)

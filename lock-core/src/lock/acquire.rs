@@ -73,7 +73,7 @@ impl AcquireRequest {
     ) -> Result<Self, Error> {
         let key = key?;
         let options = options.or(client.defaults).resolve()?.within(client.longest_ttl)?;
-        let name = Name::new(&client.namespace, &key)?;
+        let name = Name::new(client.namespace.as_deref(), &key)?;
         Ok(Self { client, key, name, options })
     }
 

@@ -74,7 +74,7 @@ pub struct Mutex {
 impl Mutex {
     pub(crate) fn new(client: Arc<ClientState>, key: Result<Key, Error>) -> Self {
         let key = key.and_then(|key| {
-            let name = Name::new(&client.namespace, &key)?;
+            let name = Name::new(client.namespace.as_deref(), &key)?;
             Ok((key, name))
         });
         let (options, resolved) = (LockOptions::new(), Ok(client.resolved));

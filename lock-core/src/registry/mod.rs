@@ -120,7 +120,7 @@ mod tests {
         options: LockOptions,
         until: Option<Instant>,
     ) -> Result<LocalTurn, Rejected> {
-        let name = Name::new("test", &Key::new("k").unwrap()).unwrap();
+        let name = Name::new(Some("test"), &Key::new("k").unwrap()).unwrap();
         let mut waiter = match registry.admit(&name, "k", options.resolve().unwrap())? {
             Admission::Turn(turn) => return Ok(turn),
             Admission::Queued(waiter) => waiter,

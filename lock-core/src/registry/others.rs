@@ -126,7 +126,7 @@ mod tests {
     use crate::Key;
 
     fn name(key: &str) -> Name {
-        Name::new("test", &Key::new(key.to_owned()).unwrap()).unwrap()
+        Name::new(Some("test"), &Key::new(key.to_owned()).unwrap()).unwrap()
     }
 
     fn at(millis: u64) -> Instant {

@@ -79,7 +79,7 @@ impl Process {
     fn new() -> Self {
         let releaser = Arc::<Releaser<LocalTurn>>::default();
         let registry = Registry::new(Arc::clone(&releaser));
-        let name = Name::new("test", &Key::new("k").unwrap()).unwrap();
+        let name = Name::new(Some("test"), &Key::new("k").unwrap()).unwrap();
         Self { registry, releaser, name, at_work: AtomicBool::new(false) }
     }
 

@@ -360,7 +360,8 @@ impl Inspect for MemoryStore {
             let mut state = self.lock();
             state.forget_expired(now);
             let held = state.locks.iter().filter(|(_, lock)| lock.holder.is_some());
-            let names = held.map(|(name, _)| name).filter(|name| name.namespace() == namespace);
+            let names = held.map(|(name, _)| name);
+            let names = names.filter(|name| name.has_namespace() && name.namespace() == namespace);
             Ok(names.take(most).cloned().collect())
         })
     }
@@ -485,7 +486,7 @@ mod tests {
     use crate::Key;
 
     fn claim(key: &str, ttl: Duration) -> Claim {
-        let name = Name::new("test", &Key::new(key.to_owned()).unwrap()).unwrap();
+        let name = Name::new(Some("test"), &Key::new(key.to_owned()).unwrap()).unwrap();
         Claim::new(name, Token::fresh().unwrap(), ttl)
     }
 

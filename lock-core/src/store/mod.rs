@@ -68,7 +68,7 @@ pub use self::request::{
     AcquireContext, AcquireError, Claim, Grant, Name, Release, ReleaseReply, Renewal, Renewed,
     WaitEvent,
 };
-pub(crate) use self::request::{LeaseNeeds, RECENTLY};
+pub(crate) use self::request::{DEFAULT_NAMESPACE, LeaseNeeds, RECENTLY};
 pub use self::token::{ClientId, Token};
 use crate::Error;
 pub use crate::lease::Released;

@@ -11,44 +11,65 @@ use crate::key::{Key, MAX_NAME_LEN};
 use crate::lease::Released;
 use crate::time::Instant;
 
-/// The full name of a lock: `<namespace>:<key>`.
+/// The full name of a lock: `<namespace>:<key>`, or the key alone.
 ///
 /// Carries its hash, so that a lock's name is hashed once.
 #[derive(Clone)]
 pub struct Name {
     full: Arc<str>,
-    namespace_len: usize,
+    /// `None`: the key alone.
+    namespace_len: Option<usize>,
     hash: u64,
 }
+
+/// The namespace of clients that choose none. Stores keep their own records of locks without a
+/// namespace under it.
+pub(crate) const DEFAULT_NAMESPACE: &str = "lock";
 
 /// Keys may come from users, so each process hashes them with its own seed.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Name {
-    pub(crate) fn new(namespace: &str, key: &Key) -> Result<Self, Error> {
+    /// The name of `key` in a namespace, or without one.
+    pub(crate) fn new(namespace: Option<&str>, key: &Key) -> Result<Self, Error> {
         let key = key.as_str();
+        let Some(namespace) = namespace else { return Self::plain(key) };
         if namespace.len() + 1 + key.len() > MAX_NAME_LEN {
             return Err(Error::invalid_key(
                 "a lock key and its namespace have at most 512 bytes: put long values into holes of \
                  a template, which shortens them",
             ));
         }
-        Ok(Self::of(format!("{namespace}:{key}").into(), namespace.len()))
+        Ok(Self::of(format!("{namespace}:{key}").into(), Some(namespace.len())))
+    }
+
+    /// A name without a namespace. One such as `lock:order:42` is the lock `order:42` of the
+    /// namespace `lock`, in the same queue.
+    fn plain(key: &str) -> Result<Self, Error> {
+        if is_companion(key) {
+            return Err(Error::invalid_key(
+                "a lock without a namespace cannot have the name of a record beside a lock, \
+                 `<namespace>:{<number>}:..`",
+            ));
+        }
+        let rest = key.strip_prefix(DEFAULT_NAMESPACE).and_then(|rest| rest.strip_prefix(':'));
+        let is_of_default = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('{'));
+        Ok(Self::of(key.into(), is_of_default.then_some(DEFAULT_NAMESPACE.len())))
     }
 
     /// A name that was read from a store.
     #[cfg(feature = "redis")]
     pub(crate) fn from_store(full: &str) -> Option<Self> {
-        Some(Self::of(full.into(), full.find(':')?))
+        Some(Self::of(full.into(), Some(full.find(':')?)))
     }
 
     /// A name of the store's own, under a namespace that users cannot choose.
     #[cfg(feature = "redis")]
     pub(crate) fn internal(namespace: &str, key: &str) -> Self {
-        Self::of(format!("{namespace}:{key}").into(), namespace.len())
+        Self::of(format!("{namespace}:{key}").into(), Some(namespace.len()))
     }
 
-    fn of(full: Arc<str>, namespace_len: usize) -> Self {
+    fn of(full: Arc<str>, namespace_len: Option<usize>) -> Self {
         let hash = HASHER.hash_one(&full);
         Self { full, namespace_len, hash }
     }
@@ -64,16 +85,24 @@ impl Name {
         &self.full
     }
 
-    /// The part before the first colon. A store may keep its own records under it.
+    /// The part before the first colon, or `lock` for a name
+    /// [without a namespace](Self::has_namespace). A store may keep its own records under it.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        &self.full[..self.namespace_len]
+        self.namespace_len.map_or(DEFAULT_NAMESPACE, |len| &self.full[..len])
     }
 
-    /// The part after the first colon.
+    /// The part after the first colon, or the whole name if it has no namespace.
     #[must_use]
     pub fn key(&self) -> &str {
-        &self.full[self.namespace_len + 1..]
+        self.namespace_len.map_or(&*self.full, |len| &self.full[len + 1..])
+    }
+
+    /// Whether the name begins with a namespace. If not, it may have the same
+    /// [`key`](Self::key) as a lock of the namespace `lock`, and is another lock.
+    #[must_use]
+    pub fn has_namespace(&self) -> bool {
+        self.namespace_len.is_some()
     }
 }
 
@@ -94,8 +123,16 @@ impl Hash for Name {
 /// Shows the namespace only: keys often contain personal data.
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Name({}:..)", self.namespace())
+        let namespace = if self.has_namespace() { self.namespace() } else { "" };
+        write!(f, "Name({namespace}:..)")
     }
+}
+
+/// Whether `name` is that of a record beside the locks of a namespace: `<namespace>:{<tag>}:..`.
+fn is_companion(name: &str) -> bool {
+    let rest = name.split_once(":{").filter(|(namespace, _)| !namespace.contains(':'));
+    rest.and_then(|(_, rest)| rest.split_once("}:"))
+        .is_some_and(|(tag, _)| !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// A request for a lease.
@@ -360,5 +397,27 @@ impl ReleaseReply {
     #[must_use]
     pub fn retry_at(released: Released, at: Instant) -> Self {
         Self { released, retry_at: Some(at) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_without_a_namespace_is_the_key_itself() {
+        let plain = |text: &str| Name::new(None, &Key::new(text.to_owned()).unwrap());
+        for text in ["mylock", "order:42", "lock:", "lock:{a}", "order:{42}", "a:b:{0}:q"] {
+            let name = plain(text).unwrap();
+            assert_eq!((name.as_str(), name.key(), name.namespace()), (text, text, "lock"));
+            assert!(!name.has_namespace() && format!("{name:?}") == "Name(:..)", "{text}");
+        }
+        let (same, other) = (plain("lock:k").unwrap(), plain("k").unwrap());
+        let usual = Name::new(Some("lock"), &Key::new("k").unwrap()).unwrap();
+        assert!(same == usual && same.has_namespace() && same.key() == "k");
+        assert!(other != usual && other.key() == "k");
+        for taken in ["lock:{0}:fence", "shop:{5405}:q:k", ":{0}:x"] {
+            assert!(plain(taken).unwrap_err().to_string().contains("record"), "{taken}");
+        }
     }
 }

@@ -78,7 +78,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn name() -> Name {
     let mut text = [0; Token::TEXT_LEN];
     let unique = token().encode(&mut text).to_owned();
-    Name::new("conformance", &Key::new(unique).expect("a valid key")).expect("a valid name")
+    Name::new(Some("conformance"), &Key::new(unique).expect("a valid key")).expect("a valid name")
 }
 
 fn token() -> Token {

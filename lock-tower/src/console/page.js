@@ -132,8 +132,8 @@ function showProcess(data) {
   }
   wrong.draining = data.draining
     ? 'This process is shutting down: it takes no more locks and releases those it holds.' : '';
-  setText($('about'), `namespace ${data.namespace} · client ${data.client} · process ${data.process}`);
-  document.title = `Locks · ${data.namespace}`;
+  setText($('about'), `${data.namespace ? `namespace ${data.namespace}` : 'no namespace'} · client ${data.client} · process ${data.process}`);
+  document.title = ['Locks', data.namespace].filter(Boolean).join(' · ');
   const releases = data.pending === 0
     ? 'All its releases are confirmed by the store.'
     : `${plural(data.pending, 'release is', 'releases are')} not confirmed by the store yet.`;

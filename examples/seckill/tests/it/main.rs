@@ -4,6 +4,7 @@
 mod demo;
 mod fence;
 mod instances;
+mod metrics;
 mod routes;
 mod service;
 mod support;

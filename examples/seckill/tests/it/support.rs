@@ -86,6 +86,15 @@ impl Browser {
         Self(Client::builder(TokioExecutor::new()).build_http())
     }
 
+    /// What an instance tells Prometheus.
+    pub(crate) async fn metrics(&self, address: &str) -> String {
+        let request = Request::get(format!("{address}/metrics")).body(Empty::new()).unwrap();
+        let response = tokio::time::timeout(LIMIT, self.0.request(request)).await.unwrap().unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
     pub(crate) async fn order(
         &self,
         address: &str,

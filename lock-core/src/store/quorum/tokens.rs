@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn name() -> Name {
-        Name::new("test", &Key::new("k").unwrap()).unwrap()
+        Name::new(Some("test"), &Key::new("k").unwrap()).unwrap()
     }
 
     fn flights() -> Arc<Flights> {

@@ -25,13 +25,13 @@
 //! more than the cut leaves counts only if the server executed it when the cut was void. The cut
 //! leaves at least what the lease counted on when it was sent.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::error::Fault;
 use super::transport::{ClockId, Cut};
-use crate::store::Token;
+use crate::store::{Name, Token};
 use crate::time::Instant;
 
 /// The tokens for which the server may still do something.
@@ -42,18 +42,18 @@ pub(super) struct InDoubt<P>(Mutex<Tokens<P>>);
 struct Tokens<P> {
     records: HashMap<Token, TokenRecord<P>>,
     /// Tokens that were granted the lock after they had a place, until they are released.
-    served: HashSet<Token>,
+    served: HashMap<Token, Name>,
     /// The last tokens that were released after they had a place. A server that fell back to an
     /// older state may grant them the lock.
-    released: VecDeque<Token>,
+    released: VecDeque<(Token, Name)>,
     /// How many records there may be before the next sweep.
     sweep_at: usize,
 }
 
 struct TokenRecord<P> {
     unanswered: Option<UnansweredClaims>,
-    /// The member of the queue that the token is, or was.
-    member: Option<Arc<str>>,
+    /// The member of the queue that the token is, or was, and of which lock's.
+    place: Option<(Name, Arc<str>)>,
     parked: Option<Box<P>>,
     /// Whether the server may grant the lock without another claim: the token has a place, or a
     /// claim without a reply.
@@ -139,12 +139,12 @@ impl<P> InDoubt<P> {
         SentClaim { in_doubt: self, token, claims, is_unanswered, may_be_granted }
     }
 
-    /// A claim that is sent takes a place as `member`. The server keeps the place until `over` at
-    /// most.
-    pub(super) fn queueing(&self, token: Token, member: &Arc<str>, over: Instant) {
+    /// A claim that is sent takes a place as `member` in the queue of `name`. The server keeps the
+    /// place until `over` at most.
+    pub(super) fn queueing(&self, token: Token, name: &Name, member: &Arc<str>, over: Instant) {
         let mut tokens = self.lock();
         let record = tokens.record(token, over);
-        record.member = Some(Arc::clone(member));
+        record.place = Some((name.clone(), Arc::clone(member)));
     }
 
     /// The server replied that the token has a place.
@@ -157,15 +157,16 @@ impl<P> InDoubt<P> {
     /// The token was granted the lock, so it has no place. An unanswered claim may give it one.
     pub(super) fn granted(&self, token: Token) {
         let mut tokens = self.lock();
-        let is_over = |record: &&TokenRecord<P>| record.unanswered.is_none();
-        let Some(record) = tokens.records.get(&token).filter(is_over) else { return };
-        let had_place = record.member.is_some();
-        tokens.records.remove(&token);
-        if had_place {
+        let is_over = |record: &TokenRecord<P>| record.unanswered.is_none();
+        if !tokens.records.get(&token).is_some_and(is_over) {
+            return;
+        }
+        let place = tokens.records.remove(&token).and_then(|record| record.place);
+        if let Some((name, _)) = place {
             if tokens.served.len() >= MAX_SERVED {
                 tokens.served.clear();
             }
-            tokens.served.insert(token);
+            tokens.served.insert(token, name);
         }
     }
 
@@ -181,10 +182,11 @@ impl<P> InDoubt<P> {
         if !left.is_zero() {
             return Some(left);
         }
-        let (record, was_served) = (tokens.records.remove(&token), tokens.served.remove(&token));
-        if was_served || record.is_some_and(|record| record.member.is_some()) {
+        let place = tokens.records.remove(&token).and_then(|record| record.place);
+        let served = tokens.served.remove(&token);
+        if let Some(name) = place.map(|(name, _)| name).or(served) {
             tokens.released.truncate(MAX_RELEASED - 1);
-            tokens.released.push_front(token);
+            tokens.released.push_front((token, name));
         }
         None
     }
@@ -232,12 +234,16 @@ impl<P> InDoubt<P> {
 
     /// The member of the queue that the token may be.
     pub(super) fn member(&self, token: Token) -> Option<Arc<str>> {
-        self.lock().records.get(&token)?.member.clone()
+        let tokens = self.lock();
+        let (_, member) = tokens.records.get(&token)?.place.as_ref()?;
+        Some(Arc::clone(member))
     }
 
-    /// Whether the token was released, so that no task waits for its grant.
-    pub(super) fn was_released(&self, token: Token) -> bool {
-        self.lock().released.contains(&token)
+    /// The lock for which the token was released, if no task waits for its grant.
+    pub(super) fn released_from(&self, token: Token) -> Option<Name> {
+        let tokens = self.lock();
+        let (_, name) = tokens.released.iter().find(|(released, _)| *released == token)?;
+        Some(name.clone())
     }
 
     /// Keeps what an interrupted wait knows for the task that resumes it.
@@ -264,7 +270,7 @@ impl<P> Default for InDoubt<P> {
     fn default() -> Self {
         Self(Mutex::new(Tokens {
             records: HashMap::new(),
-            served: HashSet::new(),
+            served: HashMap::new(),
             released: VecDeque::new(),
             sweep_at: SWEEP_AT,
         }))
@@ -279,7 +285,7 @@ impl<P> Tokens<P> {
         }
         let record = self.records.entry(token).or_insert(TokenRecord {
             unanswered: None,
-            member: None,
+            place: None,
             parked: None,
             may_be_granted: false,
             cut: None,
@@ -349,7 +355,7 @@ impl<P> SentRenewal<'_, P> {
 impl<P> TokenRecord<P> {
     /// Whether it says nothing.
     fn is_empty(&self) -> bool {
-        let is_waiting = self.member.is_some() || self.parked.is_some() || self.may_be_granted;
+        let is_waiting = self.place.is_some() || self.parked.is_some() || self.may_be_granted;
         self.unanswered.is_none() && self.cut.is_none() && !is_waiting
     }
 }

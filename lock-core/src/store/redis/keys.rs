@@ -2,7 +2,8 @@
 //!
 //! Beside a lock `<namespace>:<key>` there are companion records,
 //! `<namespace>:{<tag>}:<kind>..`. A key never begins with `{`, so no lock has the name of a
-//! companion.
+//! companion. Those of a lock without a namespace are `lock:{<tag>}:<kind>:{}<key>`, so that they
+//! are not those of `lock:<key>`.
 
 use std::fmt;
 
@@ -37,12 +38,12 @@ pub(crate) fn counter<'b>(namespace: &str, tag: Tag, buffer: &'b mut String) -> 
 
 /// The queue of a lock: its waiters by ticket.
 pub(crate) fn queue<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
-    join(buffer, &[name.namespace(), ":{", tag.0, "}:q:", name.key()])
+    join(buffer, &[name.namespace(), ":{", tag.0, "}:q:", mark(name), name.key()])
 }
 
 /// The same waiters by the expiry of their tickets.
 pub(crate) fn alive<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
-    join(buffer, &[name.namespace(), ":{", tag.0, "}:a:", name.key()])
+    join(buffer, &[name.namespace(), ":{", tag.0, "}:a:", mark(name), name.key()])
 }
 
 /// On a member of a quorum: since when the server remembers its locks, and in which process.
@@ -90,6 +91,11 @@ pub(crate) fn check_namespace(tag: Tag) -> String {
 /// A name on which permissions are tried. No record has it.
 pub(crate) fn probe(namespace: &str, tag: Tag) -> String {
     format!("{namespace}:{{{tag}}}:probe")
+}
+
+/// What stands before the key in a companion's name. No key begins with a brace.
+fn mark(name: &Name) -> &'static str {
+    if name.has_namespace() { "" } else { "{}" }
 }
 
 fn join<'b>(buffer: &'b mut String, parts: &[&str]) -> &'b str {

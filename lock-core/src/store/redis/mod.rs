@@ -87,6 +87,10 @@ use crate::error::Error;
 /// listen on `<namespace>:{0}:forced`, where
 /// [`force_release`](crate::LockClient::force_release) names the token that it took a lock from.
 ///
+/// A lock [without a namespace](crate::LockClientBuilder::without_namespace) is the plain key
+/// `<key>`, and its records are under `lock`, such as `lock:{0}:q:{}<key>`. A user needs the
+/// permissions for `lock` and for the names of the locks, such as `~order:*`.
+///
 /// # Permissions
 ///
 /// A user needs no more than this (for the namespace `lock`):

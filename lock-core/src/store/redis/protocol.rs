@@ -115,7 +115,8 @@ impl<P> Server<P> {
         if let Some(place) = place {
             // No clock is more than 1 % slow.
             let kept = Duration::from_millis(place.keep_ms.saturating_add(place.keep_ms / 99));
-            self.in_doubt.queueing(claim.token, &place.member, void.by.saturating_add(kept));
+            let over = void.by.saturating_add(kept);
+            self.in_doubt.queueing(claim.token, &claim.name, &place.member, over);
         }
         let sent_claim = self.in_doubt.sent(claim.token, void, way(&hop.live));
         let ttl_ms = millis_up(claim.ttl);
@@ -334,11 +335,8 @@ pub(super) fn release_stray_grant<P>(
     token: Token,
     name: &str,
 ) {
-    let Some(name) = Name::from_store(name) else { return };
-    let Some(live) = connection.open() else { return };
-    if !in_doubt.was_released(token) {
-        return;
-    }
+    let known = in_doubt.released_from(token).filter(|known| known.as_str() == name);
+    let (Some(name), Some(live)) = (known, connection.open()) else { return };
     let operation = Operation::Release { member: None, hold_ms: 0 };
     let command = Command { name, tag: Tag::SINGLE, token, operation };
     // Not sent if its runtime is gone, and the connection with it.
@@ -353,10 +351,8 @@ pub(super) fn release_stray_grant_on<P>(
     token: Token,
     name: &str,
 ) {
-    let Some(name) = Name::from_store(name) else { return };
-    if !in_doubt.was_released(token) {
-        return;
-    }
+    let known = in_doubt.released_from(token).filter(|known| known.as_str() == name);
+    let Some(name) = known else { return };
     let operation = Operation::Release { member: None, hold_ms: 0 };
     let command = Command { tag: cluster.tag(&name), name, token, operation };
     let servers = Servers::Cluster(Arc::clone(cluster));

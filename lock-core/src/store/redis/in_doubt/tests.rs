@@ -6,6 +6,10 @@ fn token() -> (InDoubt<()>, Token) {
     (InDoubt::default(), Token::fresh().unwrap())
 }
 
+fn name() -> Name {
+    Name::internal("test", "k")
+}
+
 /// Connections to one process.
 fn way(generation: u64) -> Way {
     Way { generation, clock: ClockId::new(1) }
@@ -65,12 +69,12 @@ fn release_on_another_server_is_final_when_the_claim_is_void_by_our_clock() {
 fn place_is_known_until_a_grant_or_a_release_ends_it() {
     let (in_doubt, token) = token();
     let member: Arc<str> = "t:1:=i".into();
-    in_doubt.queueing(token, &member, void(0).by);
+    in_doubt.queueing(token, &name(), &member, void(0).by);
     assert_eq!(in_doubt.member(token).as_ref(), Some(&member));
     in_doubt.granted(token);
     assert!(!in_doubt.contains(token));
 
-    in_doubt.queueing(token, &member, void(0).by);
+    in_doubt.queueing(token, &name(), &member, void(0).by);
     drop(in_doubt.sent(token, void(1_000), way(1)));
     in_doubt.granted(token);
     assert_eq!(
@@ -78,29 +82,31 @@ fn place_is_known_until_a_grant_or_a_release_ends_it() {
         Some(member),
         "the unanswered claim may give it a place again"
     );
+    assert!(in_doubt.released_from(token).is_none());
     assert_eq!(in_doubt.released(token, way(1), 0), None);
     assert!(!in_doubt.contains(token));
+    assert_eq!(in_doubt.released_from(token), Some(name()));
 }
 
 /// A master that took over may not know that the token was served, and grant it the lock again.
 #[test]
 fn served_token_is_remembered_once_it_is_released() {
     let (in_doubt, token) = token();
-    in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
+    in_doubt.queueing(token, &name(), &"t:1:=i".into(), void(0).by);
     in_doubt.granted(token);
-    assert!(!in_doubt.was_released(token), "it has the lock");
+    assert!(in_doubt.released_from(token).is_none(), "it has the lock");
     assert_eq!(in_doubt.released(token, way(1), 0), None);
-    assert!(in_doubt.was_released(token));
+    assert_eq!(in_doubt.released_from(token), Some(name()));
 
     let without_place = Token::fresh().unwrap();
     in_doubt.sent(without_place, void(1_000), way(1)).answered(&Ok(()));
     in_doubt.granted(without_place);
     assert_eq!(in_doubt.released(without_place, way(1), 0), None);
-    assert!(!in_doubt.was_released(without_place));
+    assert!(in_doubt.released_from(without_place).is_none());
 
     for _ in 0..=MAX_SERVED {
         let token = Token::fresh().unwrap();
-        in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
+        in_doubt.queueing(token, &name(), &"t:1:=i".into(), void(0).by);
         in_doubt.granted(token);
     }
     assert!(in_doubt.lock().served.len() <= MAX_SERVED);
@@ -109,7 +115,7 @@ fn served_token_is_remembered_once_it_is_released() {
 #[test]
 fn refused_claim_for_a_place_leaves_no_doubt() {
     let (in_doubt, token) = token();
-    in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
+    in_doubt.queueing(token, &name(), &"t:1:=i".into(), void(0).by);
     let refused = Fault::of(redis::make_extension_error("LOADING".into(), None));
     in_doubt.sent(token, void(1_000), way(1)).answered::<()>(&Err(refused));
     assert!(in_doubt.contains(token) && !in_doubt.may_be_granted(token));
@@ -122,7 +128,7 @@ fn refused_claim_for_a_place_leaves_no_doubt() {
     assert_eq!(in_doubt.released(token, way(1), 500), None);
     assert!(!in_doubt.may_be_granted(token));
 
-    in_doubt.queueing(token, &"t:1:=i".into(), void(0).by);
+    in_doubt.queueing(token, &name(), &"t:1:=i".into(), void(0).by);
     in_doubt.queued(token);
     assert!(in_doubt.may_be_granted(token));
 }

@@ -42,9 +42,18 @@ struct Deliveries {
     known: HashMap<Topic, HashMap<Arc<str>, Delivery>>,
     /// The second connection, where RESP3 is refused.
     listener: Option<Listener>,
-    /// Subscriptions in a row that broke their connection.
-    broken: u32,
+    /// Of each topic, what its subscriptions cost since the last one that was confirmed.
+    costs: HashMap<Topic, Cost>,
     warned: bool,
+}
+
+/// What subscriptions in a row cost.
+#[derive(Default)]
+struct Cost {
+    /// How many broke their connection.
+    broken: u32,
+    /// How often they were not tried again for a while.
+    pauses: u32,
 }
 
 /// What a store listens for in a namespace.
@@ -69,21 +78,40 @@ enum Delivery {
 
 /// When to try the second connection again.
 const NO_LISTENER_PAUSE: Duration = Duration::from_secs(5);
-/// After a subscription without a confirmation, which costs the connection.
-const UNCONFIRMED_PAUSE: Duration = Duration::from_secs(60);
+/// After the first subscription without a confirmation, which costs the connection: it may have
+/// been late only this time. The pause doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+/// The longest pause for grants: waiters poll meanwhile.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The same for forced releases, which are so rare that they are not worth many connections.
-const RARE_PAUSE: Duration = Duration::from_secs(3_600);
+const LONGEST_RARE_PAUSE: Duration = Duration::from_secs(3_600);
 /// This many subscriptions in a row that break their connection are no outage. Some proxies close
 /// the connection at a command that they do not know.
 const MAX_BROKEN: u32 = 2;
 
 impl Topic {
-    /// How long not to try again after subscriptions that cost the connection.
-    fn pause(self) -> Duration {
+    /// How long not to try again, at most, after subscriptions that cost the connection.
+    fn longest_pause(self) -> Duration {
         match self {
-            Self::Grants => UNCONFIRMED_PAUSE,
-            Self::ForcedReleases => RARE_PAUSE,
+            Self::Grants => LONGEST_PAUSE,
+            Self::ForcedReleases => LONGEST_RARE_PAUSE,
         }
+    }
+}
+
+impl Cost {
+    /// How long not to try again after one more subscription of `topic` that cost the connection.
+    fn next_pause(&mut self, topic: Topic) -> Duration {
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(9));
+        self.pauses = self.pauses.saturating_add(1);
+        pause.min(topic.longest_pause())
+    }
+
+    /// One more subscription of `topic` broke its connection. Returns how long not to try again, if
+    /// that is no outage.
+    fn broke(&mut self, topic: Topic) -> Option<Duration> {
+        self.broken = self.broken.saturating_add(1);
+        (self.broken >= MAX_BROKEN).then(|| self.next_pause(topic))
     }
 }
 
@@ -245,7 +273,7 @@ impl Subscription {
         };
         match timeout_at(until, subscribed).await {
             Ok(Ok(())) => {
-                self.lock().broken = 0;
+                self.lock().costs.remove(&topic);
                 self.check_publish(connection, live, topic, channel).await
             }
             Ok(Err(error)) => self.failed(connection, live, topic, error),
@@ -255,7 +283,8 @@ impl Subscription {
                     connection.report(live.generation, Health::Broken);
                 }
                 self.warn(connection.label(), topic, "the subscription was not confirmed");
-                Ok(unconfirmed(topic.pause()))
+                let pause = self.lock().costs.entry(topic).or_default().next_pause(topic);
+                Ok(unconfirmed(pause))
             }
         }
     }
@@ -275,11 +304,10 @@ impl Subscription {
             }
             fault if live.resp3 => {
                 connection.report(live.generation, Health::Broken);
-                if !self.breaks_again() {
-                    return Err(fault);
-                }
+                let pause = self.lock().costs.entry(topic).or_default().broke(topic);
+                let Some(pause) = pause else { return Err(fault) };
                 self.warn(connection.label(), topic, "the connection breaks when it subscribes");
-                Ok(unconfirmed(topic.pause()))
+                Ok(unconfirmed(pause))
             }
             fault => {
                 // There is no second connection, but the one for commands still works.
@@ -287,13 +315,6 @@ impl Subscription {
                 Ok(unconfirmed(NO_LISTENER_PAUSE))
             }
         }
-    }
-
-    /// Counts a subscription that broke its connection. Returns whether that is no outage.
-    fn breaks_again(&self) -> bool {
-        let mut deliveries = self.lock();
-        deliveries.broken = (deliveries.broken + 1) % MAX_BROKEN;
-        deliveries.broken == 0
     }
 
     /// Publishes to a channel with no subscribers to test the permission: if this user may not
@@ -350,4 +371,28 @@ impl Subscription {
 
 fn unconfirmed(pause: Duration) -> Delivery {
     Delivery::Unconfirmed(Instant::now().saturating_add(pause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that breaks its connection may be an outage; the next one in a row is none.
+    #[test]
+    fn pauses_grow_to_the_longest_of_the_topic_and_each_topic_has_its_own() {
+        let mut deliveries = Deliveries::default();
+        let mut costs = |topic| {
+            let cost = deliveries.costs.entry(topic).or_default();
+            (0..11).map(|_| cost.broke(topic).map(|pause| pause.as_secs())).collect::<Vec<_>>()
+        };
+        let grants = [10, 20, 40, 60, 60, 60, 60, 60, 60, 60].map(Some);
+        assert_eq!(costs(Topic::Grants), [&[None], &grants[..]].concat());
+        let forced = [10, 20, 40, 80, 160, 320, 640, 1_280, 2_560, 3_600].map(Some);
+        assert_eq!(costs(Topic::ForcedReleases), [&[None], &forced[..]].concat());
+
+        // One without a confirmation costs the connection whatever came before.
+        let cost = &mut Cost::default();
+        assert_eq!(cost.next_pause(Topic::ForcedReleases), FIRST_PAUSE);
+        assert_eq!(cost.next_pause(Topic::ForcedReleases), FIRST_PAUSE * 2);
+    }
 }
