@@ -57,7 +57,7 @@ async fn dropped_claims_leave_nothing() {
         tokio::spawn(async move {
             let mut rng = Rng::new(seed);
             for _ in 0..60 {
-                let patience = tokio::time::Duration::from_micros(rng.within(0..=8_000));
+                let patience = Duration::from_micros(rng.within(0..=8_000));
                 if let Ok(Ok(guard)) = tokio::time::timeout(patience, mutex.lock()).await {
                     assert_eq!(inside.fetch_add(1, Ordering::AcqRel), 0, "two holders");
                     tokio::task::yield_now().await;

@@ -1,7 +1,7 @@
 //! Members are lost, stopped, slow, or cut off.
 
 use lock_core::testing::wait_idle;
-use lock_testkit::{Action, Op, Quorum, eventually, within};
+use lock_testkit::{Action, Op, Quorum, eventually, ms, within};
 
 use crate::{BOUND, TIMEOUT, TTL, client, patient_client};
 

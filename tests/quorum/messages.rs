@@ -94,13 +94,15 @@ async fn late_release_of_a_failed_round_takes_nothing_from_the_next() {
     drop(guard);
     let next = within("the waiter's turn", BOUND * 2, waiting).await.0.unwrap().unwrap();
     assert!(late.iter().map(Rule::hits).sum::<usize>() > 0, "no late release");
+    // By its renewal, if not by its claim.
+    eventually("all have it", BOUND, || quorum.having("lock:k") == 3).await;
     for gate in &gates {
         gate.open();
     }
     tokio::time::sleep(ms(500)).await;
     let having = quorum.having("lock:k");
     // On a machine that is busy enough, the lease ends meanwhile.
-    assert!(having >= 2 || !next.is_valid(), "a late release took it from {}", 3 - having);
+    assert!(having == 3 || !next.is_valid(), "a late release took it from {}", 3 - having);
     drop(next);
     wait_idle(&client).await;
 }
