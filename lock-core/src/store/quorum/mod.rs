@@ -70,10 +70,10 @@ use crate::time::Instant;
 ///   members is lost or forgetful at once. A lease ends for its holder before the first moment at
 ///   which fewer than a majority hold it.
 /// - **A member whose clock jumps ahead** drops its locks early, and does not notice, unlike one
-///   that restarts. Locks that all members hold are safe from a minority of such clocks. A lock that
-///   was granted by a bare majority with such a member in it, as happens under contention, can be
-///   granted again until its next renewal, a third of the ttl: it then ends as lost, and its fencing
-///   token is the smaller one.
+///   that restarts. Locks that all members hold are safe from a minority of such clocks. A lock
+///   that was granted by a bare majority with such a member in it, as happens under contention, can
+///   be granted again until its next renewal, a third of the ttl: it then ends as lost, and its
+///   fencing token is the smaller one.
 /// - **A client that stalls** after its lease was confirmed may act after it has ended: the
 ///   residual risk of every lock that expires. [`run`](crate::Mutex::run) starts no poll after the
 ///   deadline, and the fencing token tells the resource.
