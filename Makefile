@@ -3,6 +3,8 @@
 CARGO ?= cargo
 NEED := .ci/need
 SEEDS ?= 20000
+# Most tests wait rather than work, so two cores serve four of them.
+TESTS_AT_A_TIME ?= 4
 SCHEDULES ?= 25000
 
 .PHONY: help demo test test-servers test-interop test-browser test-nginx test-alerts lint doc package
@@ -16,7 +18,7 @@ demo: ## Flash sale on three processes, without a lock and with one (ARGS="--hel
 	$(CARGO) run --release --package seckill --bin demo -- $(ARGS)
 
 test: need-test lint doc ## Formatting, lints, documentation, and all tests of the workspace
-	$(CARGO) test --workspace --all-features
+	$(CARGO) test --workspace --all-features -- --test-threads $(TESTS_AT_A_TIME)
 	$(CARGO) test --package lock-core --no-default-features --test paused_clock
 
 test-servers: ## What depends on the server, on Redis 6.2 and 8.2, Valkey and the installed one
