@@ -3,9 +3,9 @@
 use lock_core::store::{QuorumStore, Store, Survives, connect};
 use lock_core::testing::wait_idle;
 use lock_core::{ErrorKind, LockClient, LockOptions};
-use lock_testkit::{LogCapture, Proxy, Quorum, RedisServer, eventually, ms, within};
+use lock_testkit::{Action, LogCapture, Op, Proxy, Quorum, RedisServer, eventually, ms, within};
 
-use crate::{BOUND, RESTART_DELAY, TTL, client, patient_client};
+use crate::{BOUND, RESTART_DELAY, TIMEOUT, TTL, client, patient_client};
 
 fn refused(urls: &[&str]) -> String {
     let error = QuorumStore::builder(urls.iter().copied()).connect_lazy().unwrap_err();
@@ -90,6 +90,52 @@ async fn lease_is_not_renewed_by_one_server_under_two_names() {
     assert!(!guard.is_valid());
     assert!(log.contains("WARN", "standing=away"), "{}", log.text());
     drop(guard);
+}
+
+/// The same when the connection of one name has just broken, and its vote is still on its way: it
+/// counted as that of a server of its own.
+#[tokio::test]
+async fn late_vote_of_a_server_under_two_names_renews_no_lease() {
+    const LONG: std::time::Duration = ms(25_000);
+    let mut quorum = Quorum::of_age(3, "lock");
+    let store = QuorumStore::builder(quorum.urls()).with_request_timeout(TIMEOUT);
+    let defaults = LockOptions::new().with_ttl(LONG).with_wait(BOUND);
+    let builder = LockClient::builder(store.connect().await.unwrap());
+    let client = builder.with_defaults(defaults).build().unwrap();
+    let guards = [client.mutex("a").lock().await, client.mutex("b").lock().await];
+    let [one, two] = guards.map(Result::unwrap);
+    quorum.server_mut(1).kill();
+    let (server, proxy) = (quorum.server(0), quorum.proxy(2));
+    proxy.lead_to(server);
+    proxy.close_all();
+    let refused = async {
+        loop {
+            match client.mutex("other").try_lock().await {
+                Err(error) if error.to_string().contains("are the same server") => return,
+                // Before the member was dialled anew.
+                Err(_) | Ok(_) => tokio::time::sleep(ms(10)).await,
+            }
+        }
+    };
+    within("the refusal", BOUND, refused).await;
+    tokio::time::sleep(ms(1_000)).await;
+
+    proxy.turn_away(true);
+    let breaks = proxy.rule(Op::Vote, Action::Replace(b"+no vote\r\n"[..].into())).once();
+    let late = proxy.rule(Op::Vote, Action::DelayReply(ms(300))).always();
+    server.pause();
+    let first = tokio::spawn(one.extend(LONG));
+    eventually("one is on its way", BOUND, || breaks.hits() == 1).await;
+    let second = tokio::spawn(two.extend(LONG));
+    eventually("both are on their way", BOUND, || late.hits() == 1).await;
+    server.resume();
+    for extending in [first, second] {
+        drop(within("the end of a renewal", BOUND, extending).await);
+    }
+    // The deadlines are those of the claims, to within the time between their votes.
+    for guard in [&one, &two] {
+        assert!(guard.remaining() + ms(1_000) < LONG, "{:?}", guard.remaining());
+    }
 }
 
 /// The same while the third lives: with it, two servers are a majority. The lease goes on, and is

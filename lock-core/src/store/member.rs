@@ -18,13 +18,13 @@ pub(crate) trait Member: Store {
     /// The server's clock in microseconds, as far as it is known; `None` without a connection.
     fn clock(&self) -> Option<u64>;
 
-    /// Which process answers, as it names itself; `None` without a connection, or if it does not
-    /// tell.
+    /// Which process the present connection leads to, as it names itself; `None` without a
+    /// connection, or if it does not tell.
     fn process(&self) -> Option<Arc<str>>;
 
     /// Casts a ballot once. If the future is dropped, the token may hold the lock there, now or
     /// soon, until a release of it has a definite reply.
-    fn vote<'a>(&'a self, ballot: &'a Ballot) -> BoxFuture<'a, Result<Vote, VoteError>>;
+    fn vote<'a>(&'a self, ballot: &'a Ballot) -> BoxFuture<'a, Result<Voted, VoteError>>;
 
     /// The last number that the server accepted for the lock.
     fn last_number<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<u64, Error>>;
@@ -96,6 +96,15 @@ impl Vote {
             Self::Taken { .. } | Self::Free | Self::Quarantined { .. } | Self::Void => None,
         }
     }
+}
+
+/// A vote, and who gave it.
+#[derive(Clone, Debug)]
+pub(crate) struct Voted {
+    pub(crate) vote: Vote,
+    /// The process that the ballot was sent to, as it names itself; `None` if it does not tell. The
+    /// member may lead to another one by now.
+    pub(crate) process: Option<Arc<str>>,
 }
 
 /// A ballot without a reply that counts.

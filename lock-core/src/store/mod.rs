@@ -56,7 +56,7 @@ pub(crate) use self::contended::Contended;
 pub(crate) use self::inspect::ForceReleaseListeners;
 pub use self::inspect::{ForceReleaseListener, LockRecord, MissingPermissions, Owner, StoreHealth};
 #[cfg(feature = "redis-quorum")]
-pub(crate) use self::member::{Ballot, Member, Purpose, Terms, Vote, VoteError};
+pub(crate) use self::member::{Ballot, Member, Purpose, Terms, Vote, VoteError, Voted};
 #[cfg(all(feature = "redis-quorum", feature = "test-util"))]
 pub(crate) use self::memory::Held;
 pub use self::memory::MemoryStore;

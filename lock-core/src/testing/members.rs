@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::store::{
     AcquireContext, AcquireError, Ballot, BoxFuture, Capabilities, Claim, Grant, Held, Member,
     MemoryStore, Name, Owner, Purpose, QuorumStore, Release, ReleaseReply, Renewal, Renewed, Store,
-    Terms, Token, Vote, VoteError,
+    Terms, Token, Vote, VoteError, Voted,
 };
 use crate::time::{Instant, sleep_until, timeout_at};
 
@@ -288,7 +288,7 @@ impl Member for Way {
         Some(Arc::clone(&self.member.state().process))
     }
 
-    fn vote<'a>(&'a self, ballot: &'a Ballot) -> BoxFuture<'a, Result<Vote, VoteError>> {
+    fn vote<'a>(&'a self, ballot: &'a Ballot) -> BoxFuture<'a, Result<Voted, VoteError>> {
         Box::pin(async move {
             let (member, sent) = (self.member.clone(), Instant::now());
             let over = ballot.until.saturating_add(Duration::from_millis(1));
@@ -298,8 +298,12 @@ impl Member for Way {
                 .or_insert(over);
             let ballot = ballot.clone();
             let until = ballot.until;
-            let vote = self.call(until, move || member.execute(&ballot, sent)).await;
-            vote.ok_or_else(|| VoteError { error: no_reply(), definite: false })
+            let execute = move || {
+                let process = Some(Arc::clone(&member.state().process));
+                Voted { vote: member.execute(&ballot, sent), process }
+            };
+            let voted = self.call(until, execute).await;
+            voted.ok_or_else(|| VoteError { error: no_reply(), definite: false })
         })
     }
 

@@ -12,10 +12,10 @@ use std::task::{Context, Poll, Waker};
 use futures_util::Stream as _;
 use futures_util::stream::FuturesUnordered;
 
-use crate::store::{BoxFuture, Vote, VoteError};
+use crate::store::{BoxFuture, VoteError, Voted};
 
 /// The reply of one member.
-pub(super) type Answer = (usize, Result<Vote, VoteError>);
+pub(super) type Answer = (usize, Result<Voted, VoteError>);
 
 /// Ballots of which each belongs to another member.
 pub(super) struct Flights(Mutex<UnderWay>);

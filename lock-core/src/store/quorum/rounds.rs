@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::ending::Ending;
 use super::failure::Failure;
 use super::flights::{Answer, Flights};
-use super::servers::{counted_once, one_each};
+use super::servers::{counted_once, one_each, one_vote_each};
 use super::standing::{Standings, median};
 use super::tally::{Reply, Tally, Verdict, majority};
 use super::tokens::{LONGEST_FLIGHT, Tokens};
@@ -135,8 +135,9 @@ impl Quorum {
             });
             self.believe(&votes.tally);
             self.count(verdict, &votes);
-            // The ballots may have opened connections.
+            // The ballots may have opened connections, and closed others.
             one_each(&self.members)?;
+            one_vote_each(&self.members, &votes.voters)?;
             match verdict {
                 Verdict::Granted => {
                     let number = if let Purpose::Number(number) = purpose { number } else { 0 };
@@ -262,9 +263,10 @@ impl Quorum {
     ) -> Option<T> {
         let members = (0..self.members.len()).map(|index| {
             let (members, ballot) = (Arc::clone(&self.members), Arc::clone(&ballot));
+            let voters = Arc::clone(&votes.voters);
             let vote = async move {
                 let reply = members[index].vote(&ballot).await;
-                (index, counted_once(&members, index, ballot.purpose, reply))
+                (index, counted_once(&members, &voters, index, ballot.purpose, reply))
             };
             Box::pin(vote) as crate::store::BoxFuture<'static, Answer>
         });
@@ -308,7 +310,7 @@ impl Quorum {
     fn note(&self, token: Token, ballot: &Ballot, answer: &Answer) {
         let member = &self.members[answer.0];
         self.standings.note(&**member, answer);
-        if self.tokens.note(token, ballot, answer, member.process()) {
+        if self.tokens.note(token, ballot, answer) {
             self.standings.metrics.repaired(answer.0);
             tracing::debug!(
                 target: "lock_core", event = "quorum.repair", server = %member,

@@ -78,9 +78,9 @@ impl Standings {
         let (index, reply) = answer;
         let record = &self.members[*index];
         let now = match reply {
-            Ok(vote) => {
+            Ok(voted) => {
                 record.silences.store(0, Ordering::Relaxed);
-                match vote {
+                match voted.vote {
                     Vote::Quarantined { .. } => Standing::Quarantine,
                     // It replied, late.
                     Vote::Void => return,

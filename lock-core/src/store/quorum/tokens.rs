@@ -116,33 +116,26 @@ impl Tokens {
         })
     }
 
-    /// A member, which leads to `process` now, replied to a ballot. Returns whether it took a held
-    /// lock that it did not have, by this client's account.
-    pub(super) fn note(
-        &self,
-        token: Token,
-        ballot: &Ballot,
-        (member, reply): &Answer,
-        process: Option<Arc<str>>,
-    ) -> bool {
+    /// A member replied to a ballot. Returns whether its server took a held lock that it did not
+    /// have, by this client's account.
+    pub(super) fn note(&self, token: Token, ballot: &Ballot, (member, reply): &Answer) -> bool {
         let mut table = self.lock();
         let Some(record) = table.records.get_mut(&token) else { return false };
         if record.inner != ballot.token {
             return false;
         }
-        let vote = match reply {
-            Ok(vote) => vote,
+        let voted = match reply {
+            Ok(voted) => voted,
             Err(failed) => {
                 record.touched[*member] |= !failed.definite;
                 return false;
             }
         };
-        let Some(since) = vote.since() else { return false };
+        let Some(since) = voted.vote.since() else { return false };
         record.touched[*member] = true;
-        let had_it = record.until[*member].is_some_and(|until| until > since);
-        record.voted(*member, process, deadline(since, ballot.ttl));
+        let before = record.voted(*member, voted.process.clone(), deadline(since, ballot.ttl));
         record.last_until(ballot.ttl);
-        ballot.purpose == Purpose::Repair && !had_it
+        ballot.purpose == Purpose::Repair && before.is_none_or(|before| before <= since)
     }
 
     /// Ballots that were under way were given up: these members may still receive them.
@@ -298,16 +291,24 @@ impl Record {
         self.over.saturating_add(longest) > now
     }
 
-    /// A member has the lock until then, as a process there said. If that is behind another member
-    /// as well, by now, or it was when it voted, it counts for one of them.
-    fn voted(&mut self, member: usize, process: Option<Arc<str>>, until: Instant) {
-        let mut until = Some(until);
+    /// A process has the lock until then, as it said through a member. If it said so through other
+    /// members before, it counts for this one alone, and what other processes said through this one
+    /// is forgotten. Returns until when the process had it before.
+    fn voted(
+        &mut self,
+        member: usize,
+        process: Option<Arc<str>>,
+        until: Instant,
+    ) -> Option<Instant> {
+        let mut before = None;
         for (index, (other, by)) in self.until.iter_mut().zip(&self.by).enumerate() {
-            if index == member || by.is_some() && *by == process {
-                until = until.max(other.take());
+            let is_same = *by == process;
+            if index == member || is_same && by.is_some() {
+                before = before.max(other.take().filter(|_| is_same));
             }
         }
-        (self.until[member], self.by[member]) = (until, process);
+        (self.until[member], self.by[member]) = (before.max(Some(until)), process);
+        before
     }
 
     fn renew_inner(&mut self, token: Token) -> Result<(), Error> {
@@ -332,7 +333,7 @@ mod tests {
 
     use super::*;
     use crate::Key;
-    use crate::store::{BoxFuture, Name, Release, Terms, Vote};
+    use crate::store::{BoxFuture, Name, Release, Terms, Vote, VoteError, Voted};
 
     const TTL: Duration = Duration::from_secs(2);
 
@@ -348,6 +349,10 @@ mod tests {
 
     fn flights() -> Arc<Flights> {
         Arc::new(Flights::new(0, std::iter::empty()))
+    }
+
+    fn unnamed(vote: Vote) -> Result<Voted, VoteError> {
+        Ok(Voted { vote, process: None })
     }
 
     /// A renewal that was delayed could take a lock again that was released.
@@ -386,18 +391,15 @@ mod tests {
         let claim = ballot(inner);
         let renewal = Ballot { purpose: Purpose::Repair, ..claim.clone() };
         let at = |after| Instant::now().saturating_add(after);
-        let vote = |since| Ok(Vote::Accepted { since });
+        let vote = |since| unnamed(Vote::Accepted { since });
         let now = Instant::now();
-        assert!(!tokens.note(token, &claim, &(0, vote(now)), None), "by the claim");
-        assert!(!tokens.note(token, &renewal, &(0, vote(at(TTL / 3))), None), "it has it");
-        assert!(
-            tokens.note(token, &renewal, &(0, vote(at(TTL * 2))), None),
-            "it had expired there"
-        );
-        let taken = Ok(Vote::Taken { left: TTL, least: 0 });
-        assert!(!tokens.note(token, &claim, &(1, taken), None));
-        assert!(tokens.note(token, &renewal, &(1, vote(now)), None), "it was another's");
-        assert!(!tokens.note(token, &renewal, &(1, vote(now)), None), "it has it");
+        assert!(!tokens.note(token, &claim, &(0, vote(now))), "by the claim");
+        assert!(!tokens.note(token, &renewal, &(0, vote(at(TTL / 3)))), "it has it");
+        assert!(tokens.note(token, &renewal, &(0, vote(at(TTL * 2)))), "it had expired there");
+        let taken = unnamed(Vote::Taken { left: TTL, least: 0 });
+        assert!(!tokens.note(token, &claim, &(1, taken)));
+        assert!(tokens.note(token, &renewal, &(1, vote(now))), "it was another's");
+        assert!(!tokens.note(token, &renewal, &(1, vote(now))), "it has it");
     }
 
     /// The addresses of two members lead to one server, or did one after the other.
@@ -407,8 +409,9 @@ mod tests {
         let (inner, _) = tokens.begin(token).unwrap();
         let ballot = ballot(inner);
         let note = |member, process: &str, since| {
-            let answer = (member, Ok(Vote::Accepted { since }));
-            tokens.note(token, &ballot, &answer, Some(process.into()));
+            let vote = Vote::Accepted { since };
+            let answer = (member, Ok(Voted { vote, process: Some(process.into()) }));
+            tokens.note(token, &ballot, &answer);
         };
         let now = Instant::now();
         let later = now.saturating_add(TTL);
@@ -423,6 +426,29 @@ mod tests {
         assert_eq!(tokens.until(token), Some(deadline(later, TTL)), "two of a, b and c");
     }
 
+    /// The name of a member leads to an empty server by now, which a renewal gave the lock for less
+    /// time. The lease lasted as long as at the server before.
+    #[test]
+    fn expiry_at_one_server_does_not_count_for_the_next_one() {
+        let (tokens, token) = (Tokens::new(3), Token::fresh().unwrap());
+        let (inner, _) = tokens.begin(token).unwrap();
+        let since = Instant::now();
+        let long = Ballot { ttl: TTL * 3, ..ballot(inner) };
+        let short = Ballot { purpose: Purpose::Repair, ..ballot(inner) };
+        let note = |ballot: &Ballot, member, process: &str| {
+            let vote = Vote::Accepted { since };
+            let answer = (member, Ok(Voted { vote, process: Some(process.into()) }));
+            tokens.note(token, ballot, &answer)
+        };
+        note(&long, 0, "x");
+        note(&long, 1, "z");
+        assert_eq!(tokens.until(token), Some(deadline(since, TTL * 3)));
+        assert!(!note(&short, 0, "x"), "it has it, and for longer");
+        assert_eq!(tokens.until(token), Some(deadline(since, TTL * 3)));
+        assert!(note(&short, 0, "y"), "it did not have it");
+        assert_eq!(tokens.until(token), Some(deadline(since, TTL)));
+    }
+
     /// A reply is noted while its ballots are locked. A round that began in another thread at that
     /// moment waited for these with the table locked, and both for ever.
     #[test]
@@ -431,7 +457,7 @@ mod tests {
         let (inner, _) = tokens.begin(token).unwrap();
         let since = Instant::now();
         let vote: BoxFuture<'static, Answer> =
-            Box::pin(async move { (0, Ok(Vote::Accepted { since })) });
+            Box::pin(async move { (0, unnamed(Vote::Accepted { since })) });
         let first = Arc::new(Flights::new(1, std::iter::once(vote)));
         assert!(tokens.cast(token, &ballot(inner), &first));
         let (replied, is_noting) = mpsc::channel();
@@ -446,7 +472,7 @@ mod tests {
                 while noting.table.try_lock().is_ok() && !limit.remaining().is_zero() {
                     std::thread::yield_now();
                 }
-                noting.note(token, &ballot(inner), answer, None);
+                noting.note(token, &ballot(inner), answer);
             });
             is_noted.send(()).unwrap();
         });
@@ -467,8 +493,8 @@ mod tests {
         let (inner, _) = tokens.begin(token).unwrap();
         let ballot = ballot(inner);
         let since = Instant::now();
-        tokens.note(token, &ballot, &(0, Ok(Vote::Accepted { since })), None);
-        tokens.note(token, &ballot, &(1, Ok(Vote::Taken { left: TTL, least: 0 })), None);
+        tokens.note(token, &ballot, &(0, unnamed(Vote::Accepted { since })));
+        tokens.note(token, &ballot, &(1, unnamed(Vote::Taken { left: TTL, least: 0 })));
         assert!(tokens.until(token).is_none(), "one is no majority");
         tokens.cancelled(token, inner, &[2]);
         let retired = tokens.retire(token, true).unwrap();

@@ -13,7 +13,7 @@ use super::scripts::REVOKE;
 use super::servers::Servers;
 use super::transport::Connection;
 use crate::error::Error;
-use crate::store::{Ballot, BoxFuture, Member, Name, Owner, Vote, VoteError};
+use crate::store::{Ballot, BoxFuture, Member, Name, Owner, VoteError, Voted};
 use crate::time::Instant;
 
 impl RedisStore {
@@ -46,11 +46,10 @@ impl Member for RedisStore {
     }
 
     fn process(&self) -> Option<Arc<str>> {
-        let live = self.one().ok()?.open()?;
-        (!live.run_id.is_empty()).then(|| Arc::clone(&live.run_id))
+        self.one().ok()?.open()?.process()
     }
 
-    fn vote<'a>(&'a self, ballot: &'a Ballot) -> BoxFuture<'a, Result<Vote, VoteError>> {
+    fn vote<'a>(&'a self, ballot: &'a Ballot) -> BoxFuture<'a, Result<Voted, VoteError>> {
         Box::pin(self.server.vote(ballot))
     }
 

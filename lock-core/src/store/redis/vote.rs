@@ -10,30 +10,33 @@ use super::protocol::{Server, void, way};
 use super::servers::Hop;
 use super::transport::{LARGEST_NUMBER, Operation, Reply, VoteOperation, millis_left, millis_up};
 use crate::error::{Error, ErrorKind};
-use crate::store::{Ballot, Purpose, Vote, VoteError};
+use crate::store::{Ballot, Purpose, Vote, VoteError, Voted};
 use crate::time::Instant;
 
 impl<P> Server<P> {
     /// Casts a ballot, and once more if the connection breaks, or if it was void because the
     /// server's clock stepped.
-    pub(super) async fn vote(&self, ballot: &Ballot) -> Result<Vote, VoteError> {
+    pub(super) async fn vote(&self, ballot: &Ballot) -> Result<Voted, VoteError> {
         match self.vote_if_in_time(ballot).await {
-            Ok(Vote::Void) => self.vote_if_in_time(ballot).await,
+            Ok(Voted { vote: Vote::Void, .. }) => self.vote_if_in_time(ballot).await,
             reply => reply,
         }
     }
 
-    async fn vote_if_in_time(&self, ballot: &Ballot) -> Result<Vote, VoteError> {
+    async fn vote_if_in_time(&self, ballot: &Ballot) -> Result<Voted, VoteError> {
         let until = Some(ballot.until);
         let mut route = self.servers().route(&ballot.name);
         let mut in_doubt = None::<Error>;
         loop {
             let reply = match route.hop(until).await {
-                Ok(hop) => self.vote_once(&hop, ballot).await,
+                Ok(hop) => {
+                    let vote = self.vote_once(&hop, ballot).await;
+                    vote.map(|vote| Voted { vote, process: hop.live.process() })
+                }
                 Err(fault) => Err(fault),
             };
             let fault = match reply {
-                Ok(vote) => return Ok(vote),
+                Ok(voted) => return Ok(voted),
                 Err(fault) => fault,
             };
             let first = (!fault.is_without_effect()).then(|| Error::from(fault.clone()));

@@ -530,6 +530,12 @@ impl Connection {
 }
 
 impl Live {
+    /// Which process it leads to, if that tells.
+    #[cfg(feature = "redis-quorum")]
+    pub(crate) fn process(&self) -> Option<Arc<str>> {
+        (!self.run_id.is_empty()).then(|| Arc::clone(&self.run_id))
+    }
+
     /// Sends a command other than a script and waits for its reply, for the request timeout at
     /// most.
     pub(crate) async fn send(&self, cmd: &Cmd) -> Result<Value, Fault> {
