@@ -1,7 +1,7 @@
 //! Members are lost, stopped, slow, or cut off.
 
 use lock_core::testing::wait_idle;
-use lock_testkit::{Action, Op, Quorum, eventually, ms, within};
+use lock_testkit::{Action, Gate, Op, Quorum, eventually, ms, within};
 
 use crate::{BOUND, TIMEOUT, TTL, client, patient_client};
 
@@ -132,6 +132,31 @@ async fn drain_does_not_wait_for_a_dead_member() {
             assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
         }
     }
+}
+
+/// A claim got one vote, the second member was another owner's, and the third died with the ballot
+/// on its way: it might have had the lock, so nothing was decided, and drains waited.
+#[tokio::test]
+async fn drain_does_not_wait_for_a_member_that_died_with_a_claim_on_its_way() {
+    let mut quorum = Quorum::of_age(3, "lock");
+    let client = patient_client(&quorum).await;
+    client.mutex("k").lock().await.unwrap().release().await.unwrap();
+    wait_idle(&client).await;
+    let () = quorum.server(1).cli("SET lock:k foreign PX 60000");
+    let gate = Gate::new();
+    let held = quorum.proxy(2).rule(Op::Vote, Action::HoldRequest(gate.clone())).always();
+    let claim = tokio::spawn(client.mutex("k").try_lock());
+    eventually("its ballot is on its way", BOUND, || held.hits() == 1).await;
+    quorum.server_mut(2).kill();
+    let (claimed, _) = within("an error", BOUND, claim).await;
+    let error = claimed.unwrap().unwrap_err();
+    assert!(error.is_store_failure(), "{error:?}");
+
+    let (drained, took) = within("a drain", BOUND * 2, client.drain(BOUND)).await;
+    gate.open();
+    assert!(drained.is_clean() && took < ms(4_000), "{drained:?} after {took:?}");
+    assert!(!quorum.server(0).has("lock:k"), "the one vote was given back");
+    assert_eq!(quorum.server(1).get("lock:k").as_deref(), Some("foreign"));
 }
 
 /// HA21 (redsync#140): the slowest server set the pace although a majority had voted.

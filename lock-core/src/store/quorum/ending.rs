@@ -143,20 +143,17 @@ impl Ending {
         self.hopeless_at <= Instant::now() || self.lock().members.iter().all(MemberEnd::is_done)
     }
 
-    /// Whether nothing of the token is left that matters: on members whose replies to the first
-    /// attempt are on their way, or, once a majority has said what became of the lock, on members
-    /// that have failed for [`ASK_AGAIN`]. The background takes care of those. No majority can be
-    /// had with what they keep, which ends with its ttl.
+    /// Whether nothing of the token is left that matters: on fewer members than a majority, whose
+    /// replies to the first attempt are on their way, or which have failed, or may still receive a
+    /// claim, for [`ASK_AGAIN`]. The background takes care of those. No majority can be had with
+    /// what they keep, which ends with its ttl.
     pub(super) fn is_under_control(&self) -> bool {
         let (progress, now) = (self.lock(), Instant::now());
         let is_patient = now < self.begun.saturating_add(ASK_AGAIN);
-        let may_fail = !is_patient && matches!(progress.outcome(), Outcome::Found(_));
-        let is_ok = |end: &MemberEnd| match end {
-            MemberEnd::Open => true,
-            MemberEnd::Failed(_) => may_fail,
-            end => end.is_done(),
-        };
-        self.hopeless_at <= now || progress.members.iter().all(is_ok)
+        let left = |end: &MemberEnd| !matches!(end, MemberEnd::NotAsked | MemberEnd::Done(_));
+        let waits = is_patient
+            && progress.count(|end| matches!(end, MemberEnd::Failed(_) | MemberEnd::Found(_))) > 0;
+        self.hopeless_at <= now || !waits && progress.count(left) < majority(progress.members.len())
     }
 
     /// Whether no task works on it.
@@ -187,17 +184,20 @@ impl Ending {
 }
 
 impl Progress {
+    fn count(&self, is: impl Fn(&MemberEnd) -> bool) -> usize {
+        self.members.iter().filter(|end| is(end)).count()
+    }
+
     fn outcome(&self) -> Outcome {
-        let count = |is: fn(&MemberEnd) -> bool| self.members.iter().filter(|end| is(end)).count();
         let quorum = majority(self.members.len());
-        let in_time = count(|end| end.found() == Some(Released::InTime));
+        let in_time = self.count(|end| end.found() == Some(Released::InTime));
         if in_time >= quorum {
             return Outcome::Found(Released::InTime);
         }
-        let open = count(|end| matches!(end, MemberEnd::Open));
-        let failed = count(|end| matches!(end, MemberEnd::Failed(_) | MemberEnd::GivenUp(_)));
-        let taken = count(|end| end.found() == Some(Released::TakenByOther));
-        let expired = count(|end| end.found() == Some(Released::Expired));
+        let open = self.count(|end| matches!(end, MemberEnd::Open));
+        let failed = self.count(|end| matches!(end, MemberEnd::Failed(_) | MemberEnd::GivenUp(_)));
+        let taken = self.count(|end| end.found() == Some(Released::TakenByOther));
+        let expired = self.count(|end| end.found() == Some(Released::Expired));
         if in_time + open + failed < quorum && (taken + expired > 0 || open == 0) {
             // Another token that has a majority is among these replies.
             let is_taken = taken > 0;
@@ -256,3 +256,85 @@ impl Drop for Driving<'_> {
 
 /// How long after a release something of its token is asked about again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+    use crate::store::{Name, Token};
+
+    /// A release that began so long ago, of a token that something may be left of for long.
+    fn ending(asked: [bool; 3], age: Duration) -> Ending {
+        let name = Name::new(Some("test"), &Key::new("k").unwrap()).unwrap();
+        let release = Release::new(name, Token::fresh().unwrap(), None);
+        let hopeless_at = Instant::now().saturating_add(ASK_AGAIN * 60);
+        let ending = Ending::new(release, &asked, hopeless_at);
+        let mut ending = Arc::into_inner(ending).unwrap();
+        ending.begun = ending.begun.saturating_sub(age);
+        ending
+    }
+
+    fn failed() -> MemberEnd {
+        MemberEnd::Failed(Error::plain(ErrorKind::Unavailable, "it refuses connections"))
+    }
+
+    /// Of a claim that got one vote, while another claim had the second member, and whose ballot
+    /// was on its way to the third when that died: both together were a majority that might have
+    /// had it.
+    #[test]
+    fn dead_member_holds_up_the_release_of_a_split_claim_for_a_moment() {
+        for (age, is_under_control) in [(Duration::ZERO, false), (ASK_AGAIN, true)] {
+            let ending = ending([true, false, true], age);
+            ending.set(0, MemberEnd::Done(Released::InTime));
+            ending.set(2, failed());
+            assert!(
+                matches!(ending.lock().outcome(), Outcome::Undecided(failed) if failed.len() == 1)
+            );
+            assert_eq!(ending.is_under_control(), is_under_control, "after {age:?}");
+            assert!(!ending.is_over(), "the background goes on");
+        }
+    }
+
+    /// It replied while a claim might still arrive there, and has failed since.
+    #[test]
+    fn member_that_died_after_its_first_reply_holds_up_a_release_for_a_moment() {
+        for (age, is_under_control) in [(Duration::ZERO, false), (ASK_AGAIN, true)] {
+            let ending = ending([true; 3], age);
+            ending.set(0, MemberEnd::Done(Released::InTime));
+            ending.set(1, MemberEnd::Found(Released::InTime));
+            ending.set(1, failed());
+            ending.set(2, MemberEnd::Done(Released::InTime));
+            assert_eq!(ending.is_under_control(), is_under_control, "after {age:?}");
+            assert!(!ending.is_over(), "the background goes on");
+        }
+    }
+
+    /// Each of those that fail, that may still receive a claim, or that have not replied, may keep
+    /// the lock.
+    #[test]
+    fn release_is_not_under_control_while_a_majority_may_keep_the_lock() {
+        let given_up = MemberEnd::GivenUp(Error::of(ErrorKind::NoRuntime));
+        let ends = [MemberEnd::Open, MemberEnd::Found(Released::InTime), failed(), given_up];
+        for one in &ends {
+            for two in &ends {
+                let ending = ending([true; 3], ASK_AGAIN * 10);
+                ending.set(0, MemberEnd::Done(Released::InTime));
+                ending.set(1, one.clone());
+                ending.set(2, two.clone());
+                assert!(!ending.is_under_control(), "{one:?} {two:?}");
+                ending.set(2, MemberEnd::Done(Released::InTime));
+                assert!(ending.is_under_control(), "{one:?}");
+            }
+        }
+    }
+
+    /// A member whose reply is on its way is not waited for.
+    #[test]
+    fn slow_member_holds_up_no_release() {
+        let ending = ending([true; 3], Duration::ZERO);
+        ending.set(0, MemberEnd::Done(Released::InTime));
+        assert!(!ending.is_under_control());
+        ending.set(1, MemberEnd::Done(Released::InTime));
+        assert!(ending.is_under_control());
+    }
+}

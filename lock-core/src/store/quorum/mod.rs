@@ -39,7 +39,7 @@ use self::rounds::Quorum;
 use self::waiting::{Waits, give_up};
 use super::{
     AcquireContext, AcquireError, BoxFuture, Capabilities, Claim, Grant, Inspect, Release,
-    ReleaseReply, Renewal, Renewed, Store, Survives,
+    ReleaseReply, Released, Renewal, Renewed, Store, Survives,
 };
 use crate::error::{ConfigError, Error};
 use crate::time::Instant;
@@ -187,6 +187,7 @@ impl QuorumStore {
                 Some(Ending::new(release.clone(), &asked, quorum.unknown_is_over()))
             }
         };
+        let is_repeated = next.is_none();
         if let Some(next) = next {
             quorum.tokens.ending(token, &next, release.min_hold_ends);
             quorum.start(token, &next);
@@ -197,12 +198,16 @@ impl QuorumStore {
         }
         let Some(last) = endings.last() else { return Err(quorum.released_nowhere(&[])) };
         let until = Instant::now().saturating_add(quorum.longest_call());
-        let released = match last.outcome(until).await {
+        let outcome = last.outcome(until).await;
+        let is_under_control = endings.iter().all(|ending| ending.is_under_control());
+        let released = match outcome {
             Outcome::Found(released) => released,
-            Outcome::Open => return Err(quorum.released_nowhere(&[])),
+            // What the members that fail may keep is no majority, and ends with its ttl.
+            Outcome::Undecided(_) if is_repeated && is_under_control => Released::Expired,
             Outcome::Undecided(failed) => return Err(quorum.released_nowhere(&failed)),
+            Outcome::Open => return Err(quorum.released_nowhere(&[])),
         };
-        if endings.iter().all(|ending| ending.is_under_control()) {
+        if is_under_control {
             quorum.tokens.forget(token);
             return Ok(ReleaseReply::definite(released));
         }
