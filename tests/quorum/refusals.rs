@@ -112,7 +112,7 @@ impl Refuses {
             Self::Replica => server.cli("REPLICAOF 127.0.0.1 1"),
             Self::Loading => {
                 let mut cli = server.connect();
-                for key in 0..400 {
+                for key in 0..700 {
                     let set = ["SET", &format!("fill:{key}"), &"x".repeat(1_024), "PX", "60000"];
                     let () = cli.command(&set).unwrap();
                 }
