@@ -17,7 +17,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Before the first lock: what is counted earlier is lost.
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let upkeep = metrics.clone();
-    // Else a service that is not asked for its metrics keeps each sample.
+    // Else a service whose metrics are never read keeps each sample.
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;

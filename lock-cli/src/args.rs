@@ -207,7 +207,7 @@ impl Cli {
     /// Reads the command line. If something is wrong with it, says so and ends the program.
     pub(crate) fn read() -> Self {
         let matches = Self::command().get_matches();
-        // Each level has the global options that stand behind it.
+        // Each level has the global options that follow it.
         let levels = || successors(Some(&matches), |level| Some(level.subcommand()?.1));
         let is_given =
             |level: &ArgMatches| level.value_source("namespace") == Some(ValueSource::CommandLine);

@@ -108,7 +108,7 @@ impl Server {
         // Before the first lock: what is counted earlier is lost.
         let metrics = PrometheusBuilder::new().install_recorder()?;
         let upkeep = metrics.clone();
-        // Else an instance that is never asked keeps each sample.
+        // Else an instance whose metrics are never read keeps each sample.
         let _ends_with_the_process = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(UPKEEP).await;
