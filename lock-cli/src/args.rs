@@ -51,8 +51,8 @@ pub(crate) struct Global {
     /// What stands before each key in the store
     #[arg(long, global = true, env = "LOCK_NAMESPACE", default_value = "lock")]
     namespace: String,
-    /// Puts nothing before the keys, as another library may do, whatever LOCK_NAMESPACE says; `ls`
-    /// cannot tell such locks from other keys
+    /// Puts nothing before the keys, as another library may do, whatever `LOCK_NAMESPACE` says;
+    /// `ls` cannot tell such locks from other keys
     #[arg(long, global = true)]
     no_namespace: bool,
     /// Prints JSON, one value a line

@@ -137,11 +137,11 @@ fn is_companion(name: &str) -> bool {
     let rest = name.split_once(":{").filter(|(namespace, _)| !namespace.contains(':'));
     let Some((tag, kind)) = rest.and_then(|(_, rest)| rest.split_once("}:")) else { return false };
     let is_tag = !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_digit());
-    let is_kind = |known: &&str| {
-        let after = kind.strip_prefix(*known);
+    let is_kind = |known: &str| {
+        let after = kind.strip_prefix(known);
         after.is_some_and(|after| after.is_empty() || after.starts_with(':'))
     };
-    is_tag && RECORD_KINDS.iter().any(|known| is_kind(&known))
+    is_tag && RECORD_KINDS.iter().any(|known| is_kind(known))
 }
 
 /// A request for a lease.
