@@ -16,6 +16,14 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Before the first lock: what is counted earlier is lost.
     let metrics = PrometheusBuilder::new().install_recorder()?;
+    let upkeep = metrics.clone();
+    // Else a service whose metrics are never read keeps each sample.
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            upkeep.run_upkeep();
+        }
+    });
     let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1/".into());
     let client = LockClient::builder(store::connect(&url).await?).build()?;
     let app = Router::new()

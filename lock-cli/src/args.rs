@@ -1,10 +1,13 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::iter::successors;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use lock_core::LockOptions;
 
@@ -48,9 +51,9 @@ pub(crate) struct Global {
     /// What stands before each key in the store
     #[arg(long, global = true, env = "LOCK_NAMESPACE", default_value = "lock")]
     namespace: String,
-    /// Puts nothing before the keys, as another library may do; `ls` cannot tell such locks from
-    /// other keys
-    #[arg(long, global = true, conflicts_with = "namespace")]
+    /// Puts nothing before the keys, as another library may do, whatever `LOCK_NAMESPACE` says;
+    /// `ls` cannot tell such locks from other keys
+    #[arg(long, global = true)]
     no_namespace: bool,
     /// Prints JSON, one value a line
     #[arg(long, global = true)]
@@ -197,6 +200,22 @@ fn wait(text: &str) -> Result<Wait, humantime::DurationError> {
         "none" => Ok(Wait::None),
         "forever" => Ok(Wait::Forever),
         text => humantime::parse_duration(text).map(Wait::UpTo),
+    }
+}
+
+impl Cli {
+    /// Reads the command line. If something is wrong with it, says so and ends the program.
+    pub(crate) fn read() -> Self {
+        let matches = Self::command().get_matches();
+        // Each level has the global options that follow it.
+        let levels = || successors(Some(&matches), |level| Some(level.subcommand()?.1));
+        let is_given =
+            |level: &ArgMatches| level.value_source("namespace") == Some(ValueSource::CommandLine);
+        if levels().any(is_given) && levels().any(|level| level.get_flag("no_namespace")) {
+            let problem = "the argument '--no-namespace' cannot be used with '--namespace'";
+            Self::command().error(ErrorKind::ArgumentConflict, problem).exit();
+        }
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 }
 

@@ -50,6 +50,10 @@ pub(crate) async fn check(global: &Global, url: Option<&str>) -> Result<u8, Fail
         Err(error) if error.kind() == ErrorKind::InvalidOptions => return Err(error.into()),
         Err(error) => find("start-up check", Outcome::Bad, Failure::from(error).text()),
     }
+    if global.namespace().is_none() {
+        let text = "not tried for the names of the locks themselves, such as `~order:*`";
+        find("permissions", Outcome::Note, text.to_owned());
+    }
     // What fails from here on is a finding as well.
     match connect_to(url, Some(namespace)).await {
         Ok(client) => {

@@ -49,7 +49,10 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let status = match error.kind() {
             ErrorKind::Busy { .. } => BUSY,
-            ErrorKind::InvalidKey | ErrorKind::InvalidOptions | ErrorKind::WrongType => USAGE,
+            ErrorKind::InvalidKey
+            | ErrorKind::InvalidOptions
+            | ErrorKind::Unsupported
+            | ErrorKind::WrongType => USAGE,
             _ => STORE,
         };
         let mut text = error.to_string();

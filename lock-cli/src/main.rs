@@ -17,7 +17,7 @@ mod signals;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use tracing_subscriber::EnvFilter;
 
 use self::args::{Cli, Command, Global};
@@ -27,7 +27,7 @@ use self::output::write;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     log(&cli.global);
     match execute(&cli).await {
         Ok(status) => ExitCode::from(status),

@@ -114,6 +114,7 @@ fn failures_have_statuses_that_differ_and_say_what_to_do() {
         (&["who", "k", "--store", "localhost"], "--store"),
         (&["who", "k", "--namespace", "a:b"], "--namespace"),
         (&["who", "k", "--namespace", "shop", "--no-namespace"], "cannot be used with"),
+        (&["--namespace", "shop", "who", "k", "--no-namespace"], "cannot be used with"),
         (&["who", "lock:{0}:fence", "--no-namespace"], "record"),
         (&["release", "k"], "--force"),
         (&["lost"], "lost"),
@@ -417,10 +418,13 @@ fn lock_without_a_namespace_is_shown_taken_and_run_under() {
     let () = server.cli("SET mylock other PX 60000");
     let (status, told, _) = output(&url, &["who", "mylock", "--no-namespace"]);
     assert!(status == 0 && told.contains("a foreign value"), "{told}");
+    let mut who = lockctl(&url, &["who", "mylock", "--no-namespace"]);
+    let (status, told, errors) = finished(who.env("LOCK_NAMESPACE", "shop").spawn().unwrap());
+    assert!(status == 0 && told.contains("a foreign value"), "{told}{errors}");
     let run = ["run", "--no-namespace", "-k", "mylock", "-w", "none", "--", "true"];
     assert_eq!(output(&url, &run).0, 75);
     let (status, told, errors) = output(&url, &["ls", "--no-namespace"]);
-    assert!(status == 69 && told.is_empty() && errors.contains("cannot be listed"), "{errors}");
+    assert!(status == 2 && told.is_empty() && errors.contains("cannot be listed"), "{errors}");
     let release = ["release", "mylock", "--force", "--yes", "--no-namespace"];
     assert_eq!(output(&url, &release).0, 0);
     assert!(!server.has("mylock"));

@@ -112,7 +112,7 @@ impl Refuses {
             Self::Replica => server.cli("REPLICAOF 127.0.0.1 1"),
             Self::Loading => {
                 let mut cli = server.connect();
-                for key in 0..400 {
+                for key in 0..700 {
                     let set = ["SET", &format!("fill:{key}"), &"x".repeat(1_024), "PX", "60000"];
                     let () = cli.command(&set).unwrap();
                 }
@@ -191,7 +191,7 @@ async fn member_that_refuses_is_one_away(what: Refuses) {
     assert!(guard.is_valid(), "{what:?}: renewed by the others");
 
     what.end(quorum.server(1)).await;
-    eventually("it has the lease again", BOUND, || quorum.having("lock:held") == 3).await;
+    eventually("it has the lease again", BOUND * 3, || quorum.having("lock:held") == 3).await;
     let votes = async {
         loop {
             let guard = client.mutex("next").lock().await.unwrap();

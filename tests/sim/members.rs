@@ -18,6 +18,8 @@ use crate::turns::{CALM, SETTLED, Turns, Worker};
 /// By default. The programme of faults runs the most.
 const SEEDS: u64 = 100;
 const MOST_SEEDS: u64 = 20_000;
+/// A seed costs as much as so many of the simulation of one server.
+const COST: u64 = 10;
 /// The shortest that is allowed.
 const RESTART_DELAY: Duration = Duration::from_secs(3);
 const REQUEST: Duration = Duration::from_millis(100);
@@ -109,7 +111,8 @@ fn seeds() -> std::ops::Range<u64> {
         return seed..seed + 1;
     }
     let many = if scale(1) == 1 { SEEDS } else { MOST_SEEDS };
-    0..number::<u64>("LOCK_SIM_SEEDS").unwrap_or(many).clamp(1, MOST_SEEDS)
+    let of_one_server = number::<u64>("LOCK_SIM_SEEDS").map_or(many, |seeds| seeds / COST);
+    0..of_one_server.clamp(SEEDS, MOST_SEEDS)
 }
 
 /// Exclusion and order of tokens, the state that remains, and progress, under random faults.
@@ -125,7 +128,10 @@ fn promises_of_a_quorum_in_memory_hold_under_random_faults() {
     let seeds = seeds();
     let count = seeds.end - seeds.start;
     experiment.ran(usize::try_from(count).unwrap());
-    stress::each(seeds, |seed| total.lock().unwrap().add(&simulated(seed, simulate(seed))));
+    stress::each(seeds, |seed| {
+        let seen = simulated(seed, simulate(seed));
+        total.lock().unwrap().add(&seen);
+    });
     let total = total.into_inner().unwrap();
     println!("{total:?}");
     for (name, count) in Seen::NAMES.into_iter().zip(total.all()) {

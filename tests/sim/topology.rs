@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lock_core::testing::Seeded;
 use lock_testkit::history::Turn;
-use lock_testkit::{Experiment, Rng, number, scale};
+use lock_testkit::{Experiment, Rng, number};
 use tokio::time::sleep;
 
 use crate::fake::Fake;
@@ -16,8 +16,8 @@ use crate::log::{Log, Reader};
 use crate::net::{Instead, Machine, Way};
 use crate::stress;
 
-/// The programme of faults runs more of others than there is time for here.
-const MOST_SEEDS: u64 = 20_000;
+/// A seed costs as much as so many of the simulation of one server.
+const COST: u64 = 100;
 /// How long a client waits for an answer.
 pub(crate) const REQUEST: Duration = Duration::from_millis(200);
 /// How long a fault lasts at most, in milliseconds.
@@ -37,8 +37,8 @@ impl Seen {
     }
 }
 
-/// Runs an experiment for as many seeds as the environment says, or so many. `run` asserts what is
-/// promised.
+/// Runs an experiment for as many seeds as the environment says, or so many at least. `run`
+/// asserts what is promised.
 pub(crate) fn experiment(mut experiment: Experiment, usual: u64, run: impl Fn(u64) -> Seen + Sync) {
     let seeds = seeds(usual);
     let count = seeds.end - seeds.start;
@@ -62,8 +62,8 @@ fn seeds(usual: u64) -> Range<u64> {
     if let Some(seed) = number::<u64>("LOCK_SIM_SEED") {
         return seed..seed + 1;
     }
-    let seeds = number::<u64>("LOCK_SIM_SEEDS").unwrap_or_else(|| usual * scale(1) as u64);
-    0..seeds.clamp(1, MOST_SEEDS)
+    let of_one_server = || usual.max(number::<u64>("LOCK_SIM_SEEDS").unwrap_or(0) / COST);
+    0..number("LOCK_SIM_TOPOLOGY_SEEDS").unwrap_or_else(of_one_server)
 }
 
 /// Runs `what` under simulated time, by the choices of `seed`.

@@ -25,6 +25,8 @@ pub const NAMESPACE: &str = "seckill";
 
 /// How many there are of each voucher on the page.
 const PAGE_STOCK: u32 = 100;
+/// How often samples of metrics are summed up.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// What a process needs to know.
 #[derive(Clone, Debug, clap::Args)]
@@ -105,6 +107,14 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, ServerError> {
         // Before the first lock: what is counted earlier is lost.
         let metrics = PrometheusBuilder::new().install_recorder()?;
+        let upkeep = metrics.clone();
+        // Else an instance whose metrics are never read keeps each sample.
+        let _ends_with_the_process = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                upkeep.run_upkeep();
+            }
+        });
         let locks = LockClient::builder(store::connect(&config.redis).await?)
             .with_namespace(NAMESPACE)
             .with_defaults(LockOptions::new().with_ttl(Duration::from_secs(10)))

@@ -78,7 +78,10 @@ impl LockClientBuilder {
     ///   client with the namespace `shop`, and the two exclude each other, but each has a queue and
     ///   fencing tokens of its own: give all clients of a lock the same namespace.
     /// - The locks cannot be [listed](LockClient::list).
-    /// - Keys begin with no `{` here either.
+    /// - Keys begin with no `{` here either, and none has the name of such a record, which is
+    ///   `<namespace>:{<number>}:` and its kind, `fence` or `q` for example.
+    /// - An operator who takes a lock by force names it as its clients do: under another spelling,
+    ///   with the namespace as a part of the key, its holder and waiters learn of it later.
     ///
     /// ```
     /// use lock_core::{LockClient, store::MemoryStore};

@@ -360,9 +360,12 @@ impl Inspect for MemoryStore {
             let mut state = self.lock();
             state.forget_expired(now);
             let held = state.locks.iter().filter(|(_, lock)| lock.holder.is_some());
-            let names = held.map(|(name, _)| name);
-            let names = names.filter(|name| name.has_namespace() && name.namespace() == namespace);
-            Ok(names.take(most).cloned().collect())
+            // A client without a namespace may have been the first with such a name.
+            let is_in = |name: &&str| {
+                name.strip_prefix(namespace).is_some_and(|rest| rest.starts_with(':'))
+            };
+            let names = held.map(|(name, _)| name.as_str()).filter(is_in);
+            Ok(names.take(most).filter_map(Name::from_store).collect())
         })
     }
 

@@ -26,6 +26,10 @@ pub struct Name {
 /// namespace under it.
 pub(crate) const DEFAULT_NAMESPACE: &str = "lock";
 
+/// What stores keep beside locks, and the channels of Redis: none may be the name of a lock.
+const RECORD_KINDS: [&str; 9] =
+    ["a", "born", "check", "fence", "forced", "inbox", "n", "probe", "q"];
+
 /// Keys may come from users, so each process hashes them with its own seed.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
@@ -49,7 +53,7 @@ impl Name {
         if is_companion(key) {
             return Err(Error::invalid_key(
                 "a lock without a namespace cannot have the name of a record beside a lock, \
-                 `<namespace>:{<number>}:..`",
+                 such as `<namespace>:{<number>}:fence`",
             ));
         }
         let rest = key.strip_prefix(DEFAULT_NAMESPACE).and_then(|rest| rest.strip_prefix(':'));
@@ -58,7 +62,6 @@ impl Name {
     }
 
     /// A name that was read from a store.
-    #[cfg(feature = "redis")]
     pub(crate) fn from_store(full: &str) -> Option<Self> {
         Some(Self::of(full.into(), Some(full.find(':')?)))
     }
@@ -128,11 +131,17 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Whether `name` is that of a record beside the locks of a namespace: `<namespace>:{<tag>}:..`.
+/// Whether `name` is that of a record beside the locks of a namespace, by its form
+/// `<namespace>:{<tag>}:<kind>..`.
 fn is_companion(name: &str) -> bool {
     let rest = name.split_once(":{").filter(|(namespace, _)| !namespace.contains(':'));
-    rest.and_then(|(_, rest)| rest.split_once("}:"))
-        .is_some_and(|(tag, _)| !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_digit()))
+    let Some((tag, kind)) = rest.and_then(|(_, rest)| rest.split_once("}:")) else { return false };
+    let is_tag = !tag.is_empty() && tag.bytes().all(|byte| byte.is_ascii_digit());
+    let is_kind = |known: &str| {
+        let after = kind.strip_prefix(known);
+        after.is_some_and(|after| after.is_empty() || after.starts_with(':'))
+    };
+    is_tag && RECORD_KINDS.iter().any(|known| is_kind(known))
 }
 
 /// A request for a lease.
@@ -407,7 +416,7 @@ mod tests {
     #[test]
     fn name_without_a_namespace_is_the_key_itself() {
         let plain = |text: &str| Name::new(None, &Key::new(text.to_owned()).unwrap());
-        for text in ["mylock", "order:42", "lock:", "lock:{a}", "order:{42}", "a:b:{0}:q"] {
+        for text in ["mylock", "order:42", "lock:", "lock:{a}", "order:{42}:lock", "a:b:{0}:q"] {
             let name = plain(text).unwrap();
             assert_eq!((name.as_str(), name.key(), name.namespace()), (text, text, "lock"));
             assert!(!name.has_namespace() && format!("{name:?}") == "Name(:..)", "{text}");
@@ -416,7 +425,7 @@ mod tests {
         let usual = Name::new(Some("lock"), &Key::new("k").unwrap()).unwrap();
         assert!(same == usual && same.has_namespace() && same.key() == "k");
         assert!(other != usual && other.key() == "k");
-        for taken in ["lock:{0}:fence", "shop:{5405}:q:k", ":{0}:x"] {
+        for taken in ["lock:{0}:fence", "shop:{5405}:q:k", ":{0}:inbox:x"] {
             assert!(plain(taken).unwrap_err().to_string().contains("record"), "{taken}");
         }
     }

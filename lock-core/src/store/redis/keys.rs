@@ -127,6 +127,30 @@ const CRC: [u16; 256] = {
 #[cfg(all(test, any(feature = "redis-cluster", feature = "redis-quorum")))]
 mod tests {
     use super::*;
+    use crate::key::Key;
+
+    /// No lock without a namespace has the name of one of these records.
+    #[cfg(feature = "redis-quorum")]
+    #[test]
+    fn record_is_no_name_of_a_lock() {
+        let buffer = &mut String::new();
+        let name = Name::internal("shop", "k");
+        let records = [
+            counter("shop", Tag::SINGLE, buffer).to_owned(),
+            queue(&name, Tag::SINGLE, buffer).to_owned(),
+            alive(&name, Tag::SINGLE, buffer).to_owned(),
+            birth_mark("shop", Tag::SINGLE, buffer).to_owned(),
+            number(&name, Tag::SINGLE, buffer).to_owned(),
+            inbox("shop", Tag::SINGLE, "id"),
+            forced_releases("shop", Tag::SINGLE),
+            check_namespace(Tag::SINGLE),
+            format!("{}:k", check_namespace(Tag::SINGLE)),
+            probe("shop", Tag::SINGLE),
+        ];
+        for record in records {
+            assert!(Name::new(None, &Key::new(record.clone()).unwrap()).is_err(), "{record}");
+        }
+    }
 
     /// All versions of this crate must use the same numbers. The values are those of
     /// `CLUSTER KEYSLOT`.

@@ -71,9 +71,9 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "sim",
         about: "the real client on a simulated network and clock",
         quick: Dose {
-            words: "5,000 seeds",
+            words: "3,000 seeds",
             seconds: 100,
-            variables: &[("LOCK_SIM_SEEDS", "5000")],
+            variables: &[("LOCK_SIM_SEEDS", "3000")],
             arguments: ONE_AT_A_TIME,
             ..SMALL
         },
