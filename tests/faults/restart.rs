@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lock_core::testing::{ClientStats, wait_idle};
 use lock_core::{LockClient, LockOptions, LostReason, MutexGuard, Released};
-use lock_testkit::history::{self, Turns, now};
+use lock_testkit::history::{self, Loss, Turns};
 use lock_testkit::{Experiment, RedisServer, client_with, eventually, ms, within};
 use tokio::task::JoinHandle;
 
@@ -97,14 +97,14 @@ impl Waiters {
 
     /// Gives every task a turn, and checks that no two have one at once. Returns what became of
     /// their releases.
-    async fn all_served(self, server: &RedisServer, forgotten: &[u128]) -> Fates {
+    async fn all_served(self, server: &RedisServer, losses: &[Loss]) -> Fates {
         let Self { clients, turns, fates, tasks } = self;
         let start = Instant::now();
         for task in tasks {
             within("a turn", ms(20_000), task).await.0.unwrap();
         }
         println!("served within {:?}, {fates:?}", start.elapsed());
-        assert_eq!(history::check_but_at("k", turns.all(), forgotten).len(), ALL);
+        assert_eq!(history::check_but_at("k", turns.all(), losses).len(), ALL);
         for client in &clients {
             wait_idle(client).await;
             assert!(ClientStats::of(client).is_idle());
@@ -171,12 +171,10 @@ async fn many_waiters_are_served_although_all_keys_are_flushed() {
     while experiment.next_round(1).is_some() {
         let server = RedisServer::start();
         let (waiters, guard) = Waiters::gather(&server).await;
-        let mut forgotten = Vec::new();
-        let mut flush = |cli: &RedisServer| {
-            // The task that holds the lock during a flush has lost it.
-            let before = now();
-            let () = cli.cli("FLUSHALL");
-            forgotten.extend([before, now()]);
+        let mut losses = Vec::new();
+        // The task that holds the lock during a flush has lost it.
+        let mut flush = |server: &RedisServer| {
+            losses.push(Loss::by(|| server.cli("FLUSHALL")));
         };
         flush(&server);
         // The head of the queue claims again within a second, finds the lock free and goes on.
@@ -192,7 +190,7 @@ async fn many_waiters_are_served_although_all_keys_are_flushed() {
         let (reason, _) = within("the loss", ms(5_000), guard.lost()).await;
         assert!(matches!(reason, LostReason::Gone | LostReason::TakenByOther), "{reason:?}");
         assert_ne!(guard.release().await.unwrap(), Released::InTime);
-        let lost = waiters.all_served(&server, &forgotten).await.lost();
+        let lost = waiters.all_served(&server, &losses).await.lost();
         assert!(lost < flushes, "{lost} of the waiters lost it by {flushes} flushes");
         experiment.ran(flushes);
         experiment.saw("flushes", flushes);
@@ -245,8 +243,7 @@ async fn many_waiters_are_served_although_the_server_is_killed() {
     let mut server = RedisServer::start();
     let first_run = run_id(&server);
     let (waiters, guard) = Waiters::gather(&server).await;
-    server.kill();
-    let forgotten = now();
+    let loss = Loss::by(|| server.kill());
     tokio::time::sleep(ms(700)).await;
     server.boot();
     experiment.saw("restarts", usize::from(run_id(&server) != first_run));
@@ -264,7 +261,7 @@ async fn many_waiters_are_served_although_the_server_is_killed() {
     );
     drop(guard);
     // None of the waiters held the lock when the server died.
-    assert_eq!(waiters.all_served(&server, &[forgotten]).await.lost(), 0);
+    assert_eq!(waiters.all_served(&server, &[loss]).await.lost(), 0);
     experiment.ran(1);
     experiment.finish();
 }

@@ -11,6 +11,9 @@ use tokio::task::JoinHandle;
 
 /// Longer than it takes to replace a master on a loaded machine.
 const BOUND: Duration = ms(60_000);
+/// A failover may bring back a lock that was released. It is free before the test looks for what is
+/// left.
+const TTL: Duration = ms(3_000);
 /// Between two calls.
 const PAUSE: Duration = ms(20);
 
@@ -40,7 +43,8 @@ impl Probe {
                 if ended.load(Ordering::Relaxed) {
                     return;
                 }
-                let mutex = client.mutex(format!("probe-{number}{tag}")).with_wait(ms(1_000));
+                let mutex = client.mutex(format!("probe-{number}{tag}")).with_ttl(TTL);
+                let mutex = mutex.with_wait(ms(1_000));
                 let begun = Instant::now();
                 while !ended.load(Ordering::Relaxed) {
                     if let Ok(guard) = mutex.lock().await {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lock_core::time::Instant;
 use lock_core::{Error, MutexGuard, Released};
@@ -46,11 +46,37 @@ pub fn check(key: impl fmt::Display, turns: Vec<Turn>) -> Vec<usize> {
     check_but_within(key, turns, &[])
 }
 
-/// As [`check`], except for turns of grants that were held when the server lost its keys, at one of
-/// the times `forgotten`.
-pub fn check_but_at(key: impl fmt::Display, turns: Vec<Turn>, forgotten: &[u128]) -> Vec<usize> {
-    let windows: Vec<_> = forgotten.iter().map(|at| *at..=*at).collect();
-    check_but_within(key, turns, &windows)
+/// When a server lost its keys.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// As [`now`] tells it.
+    at: RangeInclusive<u128>,
+    /// The grants whose replies may have been on their way then: those of the last second.
+    grants: RangeInclusive<u64>,
+}
+
+impl Loss {
+    /// While `cause` ran. The server is on this machine and numbers grants by its clock.
+    pub fn by(cause: impl FnOnce()) -> Self {
+        const SECOND: u64 = 1_000_000;
+        let begun = now();
+        cause();
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let last = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        Self { at: begun..=now(), grants: last.saturating_sub(SECOND)..=last }
+    }
+}
+
+/// As [`check`], except for turns of grants that the server had given when it lost its keys, at one
+/// of `losses`.
+pub fn check_but_at(key: impl fmt::Display, turns: Vec<Turn>, losses: &[Loss]) -> Vec<usize> {
+    let windows: Vec<_> = losses.iter().map(|loss| loss.at.clone()).collect();
+    let is_on_its_way = |turn: &Turn| {
+        losses
+            .iter()
+            .any(|loss| loss.grants.contains(&turn.grant()) && *loss.at.start() <= turn.exit)
+    };
+    check_but(key, turns, &windows, is_on_its_way)
 }
 
 /// As [`check`], except for turns of grants that were held within one of `windows`: from when the
@@ -59,8 +85,17 @@ pub fn check_but_at(key: impl fmt::Display, turns: Vec<Turn>, forgotten: &[u128]
 /// All turns of a grant are excepted together: a process may hand it on after the window.
 pub fn check_but_within(
     key: impl fmt::Display,
+    turns: Vec<Turn>,
+    windows: &[RangeInclusive<u128>],
+) -> Vec<usize> {
+    check_but(key, turns, windows, |_| false)
+}
+
+fn check_but(
+    key: impl fmt::Display,
     mut turns: Vec<Turn>,
     windows: &[RangeInclusive<u128>],
+    is_excepted: impl Fn(&Turn) -> bool,
 ) -> Vec<usize> {
     turns.sort_by_key(|turn| turn.enter);
     for turn in &turns {
@@ -68,6 +103,9 @@ pub fn check_but_within(
     }
     let spans = if windows.is_empty() { HashMap::new() } else { spans_of_grants(&turns) };
     let is_excused = |turn: &Turn| {
+        if is_excepted(turn) {
+            return true;
+        }
         let Some((from, to)) = spans.get(&turn.grant()) else { return false };
         windows.iter().any(|window| from <= window.end() && window.start() <= to)
     };
@@ -219,6 +257,11 @@ mod tests {
         Turn { owner: 0, requested: enter, enter, exit, deadline: exit + 100, fence: grant << 6 }
     }
 
+    /// The server lost its keys at `at`, when `grant` was the last one.
+    fn loss(at: u128, grant: u64) -> Loss {
+        Loss { at: at..=at, grants: grant.saturating_sub(10)..=grant }
+    }
+
     fn is_any(_: &Turn) -> bool {
         true
     }
@@ -257,7 +300,7 @@ mod tests {
 
     #[test]
     fn overlap_in_a_window_passes() {
-        let _owners = check_but_at("k", vec![turn(0, 100, 2), turn(50, 60, 1)], &[55]);
+        let _owners = check_but_at("k", vec![turn(0, 100, 2), turn(50, 60, 1)], &[loss(55, 2)]);
     }
 
     /// The grant of the second turn is excepted, because it is handed on within the window.
@@ -266,14 +309,20 @@ mod tests {
     fn overlap_across_an_excepted_turn_fails() {
         let handed_on = Turn { fence: (2 << 6) + 1, ..turn(1_100, 1_110, 2) };
         let turns = vec![turn(0, 1_000, 1), turn(50, 60, 2), turn(500, 510, 3), handed_on];
-        let _owners = check_but_at("k", turns, &[1_105]);
+        let _owners = check_but_at("k", turns, &[loss(1_105, 2)]);
     }
 
     #[test]
     #[should_panic(expected = "is not numbered before")]
     fn token_that_falls_across_an_excepted_turn_fails() {
-        let turns = vec![turn(0, 10, 5), turn(20, 30, 6), turn(40, 50, 4)];
-        let _owners = check_but_at("k", turns, &[25]);
+        let turns = vec![turn(0, 10, 15), turn(20, 30, 16), turn(40, 50, 4)];
+        let _owners = check_but_at("k", turns, &[loss(25, 16)]);
+    }
+
+    #[test]
+    fn grant_whose_reply_was_on_its_way_at_a_loss_is_excepted() {
+        let turns = vec![turn(30, 40, 16), turn(31, 41, 17)];
+        let _owners = check_but_at("k", turns, &[loss(25, 16)]);
     }
 
     #[test]
