@@ -3,6 +3,8 @@
 // Some print what they went through.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
+#[path = "../process/support/certificates.rs"]
+mod certificates;
 mod failover;
 mod locks;
 mod metrics;
@@ -11,6 +13,7 @@ mod part_away;
 mod redirections;
 mod refusals;
 mod replaced;
+mod tls;
 
 use std::sync::{Arc, LazyLock, Weak};
 

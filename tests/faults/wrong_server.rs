@@ -102,6 +102,23 @@ async fn node_of_a_cluster_is_refused_at_once_by_connect_and_by_a_lazy_store() {
     assert_is_refused_at_once(&node.url(), "is a node of a cluster").await;
 }
 
+/// A cluster before 7.0 has no sharded channels. A newer server is made to say that it is as old.
+#[tokio::test]
+async fn node_before_7_0_is_refused_at_once_by_connect_and_by_a_lazy_store() {
+    let node = RedisServer::start_with(&["cluster-enabled yes"]);
+    let info: String = node.cli("INFO");
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
+    let proxy = Proxy::to(&node);
+    let is_old = version.starts_with("6.");
+    let old = info.replace(&format!("\nredis_version:{version}"), "\nredis_version:6.2.5");
+    let old = format!("${}\r\n{old}\r\n", old.len());
+    let told = proxy.rule(Op::Info, Action::Replace(old.into_bytes().into()));
+    let told = told.times(if is_old { 0 } else { usize::MAX });
+    let url = proxy.url().replace("redis://", "redis+cluster://");
+    assert_is_refused_at_once(&url, "locks need Redis 7.0 or later").await;
+    assert_eq!(told.hits() == 0, is_old);
+}
+
 #[tokio::test]
 async fn sentinel_is_refused_at_once_by_connect_and_by_a_lazy_store() {
     let sentinel = Sentinel::start().await;

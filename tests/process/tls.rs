@@ -14,22 +14,21 @@ use lock_core::{Error, ErrorKind, LockClient};
 use lock_testkit::{
     Experiment, RedisServer, eventually, free_port, ms, redis_server, temp_dir, within,
 };
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
-use tempfile::TempDir;
 
+use crate::support::certificates::{Certificates, YEAR};
 use crate::support::worker::Worker;
 
-/// A certificate authority, and a server with a certificate of it.
+/// A server with a certificate.
 struct Tls {
     server: RedisServer,
     port: u16,
-    dir: TempDir,
+    certificates: Certificates,
 }
 
 impl Tls {
     /// A server whose certificate is for `name`.
     fn start(name: &str) -> Self {
-        Self::start_until(name, 4_000)
+        Self::start_until(name, YEAR)
     }
 
     /// The same, with a certificate that is good until that year.
@@ -39,36 +38,11 @@ impl Tls {
 
     /// The same. `asks`: whether clients need a certificate of the authority, as `client.pem` is.
     fn start_with(name: &str, year: i32, asks: &str) -> Self {
-        let dir = temp_dir("tls");
-        let write = |file: &str, text: String| std::fs::write(dir.path().join(file), text).unwrap();
-
-        let authority_key = KeyPair::generate().unwrap();
-        let mut authority = CertificateParams::new(Vec::new()).unwrap();
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        write("authority.pem", authority.self_signed(&authority_key).unwrap().pem());
-        let issuer = Issuer::new(authority, authority_key);
-        let key = KeyPair::generate().unwrap();
-        let mut certificate = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        certificate.not_after = date_time_ymd(year, 1, 1);
-        write("server.pem", certificate.signed_by(&key, &issuer).unwrap().pem());
-        write("server.key", key.serialize_pem());
-        let key = KeyPair::generate().unwrap();
-        let mut certificate = CertificateParams::new(vec!["client".to_owned()]).unwrap();
-        // With the name of the authority it would count as one that signed itself.
-        certificate.distinguished_name.push(DnType::CommonName, "client");
-        write("client.pem", certificate.signed_by(&key, &issuer).unwrap().pem());
-        write("client.key", key.serialize_pem());
-
-        let port = free_port();
-        let file = |name: &str| dir.path().join(name).display().to_string();
-        let server = RedisServer::start_with(&[
-            &format!("tls-port {port}"),
-            &format!("tls-cert-file {}", file("server.pem")),
-            &format!("tls-key-file {}", file("server.key")),
-            &format!("tls-ca-cert-file {}", file("authority.pem")),
-            &format!("tls-auth-clients {asks}"),
-        ]);
-        Self { server, port, dir }
+        let certificates = Certificates::make(name, year);
+        let lines = certificates.config(asks);
+        let builder = RedisServer::builder().by_tls();
+        let server = lines.iter().fold(builder, |builder, line| builder.config(line)).start();
+        Self { port: server.tls_port(), server, certificates }
     }
 
     fn url(&self) -> String {
@@ -76,11 +50,11 @@ impl Tls {
     }
 
     fn authority(&self) -> PathBuf {
-        self.dir.path().join("authority.pem")
+        self.certificates.path("authority.pem")
     }
 
     fn read(&self, file: &str) -> Vec<u8> {
-        std::fs::read(self.dir.path().join(file)).unwrap()
+        self.certificates.read(file)
     }
 }
 
@@ -213,7 +187,7 @@ fn insecure_url_is_rejected() {
 /// Roots and client certificates are given in code, not by the platform.
 #[tokio::test]
 async fn certificates_given_in_code_are_used() {
-    let tls = Tls::start_with("127.0.0.1", 4_000, "yes");
+    let tls = Tls::start_with("127.0.0.1", YEAR, "yes");
     let trusting =
         || RedisStore::builder(tls.url()).with_root_certificates(tls.read("authority.pem"));
     let error = trusting().connect().await.unwrap_err();
@@ -253,15 +227,11 @@ fn certificate_that_cannot_be_used_is_a_clear_error() {
 #[tokio::test]
 async fn master_is_found_and_used_by_tls() {
     let tls = Tls::start("127.0.0.1");
-    let file = |name: &str| tls.dir.path().join(name).display().to_string();
     let (dir, port, plain) = (temp_dir("sentinel"), free_port(), free_port());
     let config = format!(
-        "bind 127.0.0.1\nport {plain}\ntls-port {port}\ntls-replication yes\n\
-         tls-auth-clients no\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+        "bind 127.0.0.1\nport {plain}\ntls-port {port}\ntls-replication yes\n{}\n\
          dir {}\nlogfile {}/log\nsentinel monitor shop 127.0.0.1 {} 1\n",
-        file("server.pem"),
-        file("server.key"),
-        file("authority.pem"),
+        tls.certificates.config("no").join("\n"),
         dir.path().display(),
         dir.path().display(),
         tls.port,

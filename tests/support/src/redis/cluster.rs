@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use redis::{FromRedisValue, RedisResult, Value};
 
 use super::commands::Cli;
-use super::server::RedisServer;
+use super::server::{RedisBuilder, RedisServer};
 use crate::free_port;
 use crate::wait::{eventually, eventually_some};
 
@@ -17,6 +17,8 @@ use crate::wait::{eventually, eventually_some};
 pub struct RedisCluster {
     servers: Vec<RedisServer>,
     ids: Vec<String>,
+    /// Whether clients, and the nodes among themselves, connect by TLS.
+    tls: bool,
 }
 
 /// How a replica takes over from its master.
@@ -28,15 +30,6 @@ pub enum FailOver {
     Force,
     /// The replica asks no other node.
     Takeover,
-}
-
-/// A slot on its way from one master to another.
-#[derive(Debug)]
-pub struct Migration<'c> {
-    cluster: &'c RedisCluster,
-    slot: u16,
-    from: usize,
-    to: usize,
 }
 
 const MASTERS: usize = 3;
@@ -60,20 +53,29 @@ impl RedisCluster {
 
     /// As [`start`](Self::start), with more lines of configuration.
     pub async fn start_with(config: &[&str]) -> Self {
-        let servers: Vec<_> = (0..2 * MASTERS).map(|_| server(config)).collect();
+        Self::of((0..2 * MASTERS).map(|_| server(config).start()).collect(), false).await
+    }
+
+    /// As [`start_with`](Self::start_with), by TLS: clients connect by it, and so do the nodes among
+    /// themselves. The certificate is in the configuration. What the test itself asks of a node, it
+    /// asks without TLS.
+    pub async fn start_by_tls(config: &[&str]) -> Self {
+        let by_tls = ["tls-cluster yes", "tls-replication yes"];
+        let config = [&by_tls[..], config].concat();
+        let servers = (0..2 * MASTERS).map(|_| server(&config).by_tls().start());
+        Self::of(servers.collect(), true).await
+    }
+
+    async fn of(servers: Vec<RedisServer>, tls: bool) -> Self {
         let ids = servers.iter().map(|server| server.cli("CLUSTER MYID")).collect();
-        let cluster = Self { servers, ids };
+        let cluster = Self { servers, ids, tls };
         for index in 0..MASTERS {
             let (first, last) = (index * SLOTS / MASTERS, (index + 1) * SLOTS / MASTERS - 1);
             let server = &cluster.servers[index];
             let () = server.cli(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             let () = server.cli(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
         }
-        for server in &cluster.servers[1..] {
-            let bus: (String, u16) = server.cli("CONFIG GET cluster-port");
-            let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", server.port(), bus.1);
-            let () = cluster.servers[0].cli(&meet);
-        }
+        (1..2 * MASTERS).for_each(|index| cluster.meet(index));
         cluster.each("they know each other", |info| info.contains("cluster_known_nodes:6\r")).await;
         for index in MASTERS..2 * MASTERS {
             let replicate = format!("CLUSTER REPLICATE {}", cluster.ids[index - MASTERS]);
@@ -105,6 +107,13 @@ impl RedisCluster {
         cluster
     }
 
+    /// Makes a node known to the first one.
+    fn meet(&self, index: usize) {
+        let bus: (String, u16) = self.servers[index].cli("CONFIG GET cluster-port");
+        let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", self.node_port(index), bus.1);
+        let () = self.servers[0].cli(&meet);
+    }
+
     async fn each(&self, what: &str, check: fn(&str) -> bool) {
         eventually(what, BOUND, || {
             self.servers.iter().all(|server| check(&server.cli::<String>("CLUSTER INFO")))
@@ -121,9 +130,16 @@ impl RedisCluster {
     /// The URL that names these servers.
     #[must_use]
     pub fn url_of(&self, servers: &[usize]) -> String {
-        let hosts =
-            servers.iter().map(|index| format!("127.0.0.1:{}", self.servers[*index].port()));
-        format!("redis+cluster://{}", hosts.collect::<Vec<_>>().join(","))
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        let hosts = servers.iter().map(|index| format!("127.0.0.1:{}", self.node_port(*index)));
+        format!("{scheme}+cluster://{}", hosts.collect::<Vec<_>>().join(","))
+    }
+
+    /// The port at which clients and other nodes find a server.
+    #[must_use]
+    pub fn node_port(&self, index: usize) -> u16 {
+        let server = &self.servers[index];
+        if self.tls { server.tls_port() } else { server.port() }
     }
 
     /// A server.
@@ -342,9 +358,7 @@ impl RedisCluster {
     pub async fn empty(&self, replica: usize) {
         let server = &self.servers[replica];
         let () = server.cli("CLUSTER RESET SOFT");
-        let bus: (String, u16) = server.cli("CONFIG GET cluster-port");
-        let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", server.port(), bus.1);
-        let () = self.servers[0].cli(&meet);
+        self.meet(replica);
         eventually("all know each other", BOUND, || {
             self.servers.iter().all(|server| {
                 let nodes = server.cli::<String>("CLUSTER NODES");
@@ -356,17 +370,6 @@ impl RedisCluster {
         })
         .await;
         self.each("the cluster serves", |info| info.contains("cluster_state:ok\r")).await;
-    }
-
-    /// Begins to move a key's slot to the server `to`.
-    #[must_use]
-    pub fn migration(&self, key: &str, to: usize) -> Migration<'_> {
-        let (slot, from) = (self.slot(key), self.owner(key).expect("an owner"));
-        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.ids[from]);
-        let () = self.servers[to].cli(&importing);
-        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.ids[to]);
-        let () = self.servers[from].cli(&migrating);
-        Migration { cluster: self, slot, from, to }
     }
 
     /// The keys of locks and queues on the masters, without the counters of tokens, which stay.
@@ -416,7 +419,7 @@ fn holds(range: &str, slot: u16) -> bool {
     matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
 }
 
-fn server(config: &[&str]) -> RedisServer {
+fn server(config: &[&str]) -> RedisBuilder {
     let builder = RedisServer::builder()
         .config("cluster-enabled yes")
         .config("cluster-config-file nodes.conf")
@@ -424,53 +427,5 @@ fn server(config: &[&str]) -> RedisServer {
         .config(&format!("cluster-node-timeout {}", NODE_TIMEOUT.as_millis()))
         // By default a master waits 5 s for more replicas before it sends its data.
         .config("repl-diskless-sync-delay 0");
-    config.iter().fold(builder, |builder, line| builder.config(line)).start()
-}
-
-impl Migration<'_> {
-    /// The keys that are still where the slot leaves.
-    #[must_use]
-    pub fn keys(&self) -> Vec<String> {
-        let keys = format!("CLUSTER GETKEYSINSLOT {} 100", self.slot);
-        self.cluster.servers[self.from].cli(&keys)
-    }
-
-    /// Moves one key, if it is still there.
-    pub fn step(&self, key: &str) {
-        let port = self.cluster.servers[self.to].port().to_string();
-        let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", key];
-        // `NOKEY` if it has expired meanwhile.
-        let _: String = self.cluster.servers[self.from].connect().command(&migrate).unwrap();
-    }
-
-    /// Moves the keys that are left, and then the slot.
-    pub fn finish(self) {
-        loop {
-            let keys = self.keys();
-            if keys.is_empty() {
-                break;
-            }
-            keys.iter().for_each(|key| self.step(key));
-        }
-        let Self { cluster, slot, from, to } = self;
-        let command = format!("CLUSTER SETSLOT {slot} NODE {}", cluster.ids[to]);
-        let () = cluster.servers[to].cli(&command);
-        // A key may have been made since the last look: then the slot is not given away.
-        while cluster.try_on::<()>(from, &command).is_err() {
-            let keys = format!("CLUSTER GETKEYSINSLOT {slot} 100");
-            for key in cluster.servers[from].cli::<Vec<String>>(&keys) {
-                let port = cluster.servers[to].port().to_string();
-                let migrate = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS", &key];
-                let _: RedisResult<Value> = cluster.servers[from].connect().command(&migrate);
-            }
-        }
-    }
-
-    /// Leaves the slot where it was, with all its keys.
-    pub fn cancel(self) {
-        let Self { cluster, slot, from, to } = self;
-        let stable = format!("CLUSTER SETSLOT {slot} STABLE");
-        let () = cluster.servers[from].cli(&stable);
-        let () = cluster.servers[to].cli(&stable);
-    }
+    config.iter().fold(builder, |builder, line| builder.config(line))
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod commands;
 mod leftovers;
+mod migration;
 mod monitor;
 mod quorum;
 mod replication;
@@ -16,8 +17,9 @@ use std::time::Duration;
 use lock_core::store::RedisStore;
 use lock_core::{Error, LockClient, LockOptions};
 
-pub use self::cluster::{FailOver, Migration, RedisCluster};
+pub use self::cluster::{FailOver, RedisCluster};
 pub use self::commands::Cli;
+pub use self::migration::Migration;
 pub use self::monitor::{Monitor, ScriptCall};
 pub use self::quorum::Quorum;
 pub use self::scripts::classify;

@@ -18,6 +18,7 @@ use crate::{Signal, free_port, send_signal, temp_dir};
 pub struct RedisServer {
     settings: RedisBuilder,
     port: u16,
+    tls_port: Option<u16>,
     dir: TempDir,
     child: Option<Child>,
 }
@@ -29,6 +30,7 @@ pub struct RedisBuilder {
     config: Vec<String>,
     environment: Vec<(String, OsString)>,
     password: Option<String>,
+    tls: bool,
 }
 
 /// The server did not start, and why.
@@ -69,6 +71,7 @@ impl RedisBuilder {
             config: Vec::new(),
             environment: Vec::new(),
             password: None,
+            tls: false,
         }
     }
 
@@ -90,6 +93,14 @@ impl RedisBuilder {
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Listens for TLS as well, on a free port of its own. Its certificate is in lines of the
+    /// configuration.
+    #[must_use]
+    pub fn by_tls(mut self) -> Self {
+        self.tls = true;
         self
     }
 
@@ -117,10 +128,11 @@ impl RedisBuilder {
     ///
     /// If it cannot be run, or does not answer; with its log.
     pub fn try_start(self) -> Result<RedisServer, StartError> {
-        let mut server =
-            RedisServer { settings: self, port: 0, dir: temp_dir("redis"), child: None };
+        let dir = temp_dir("redis");
+        let mut server = RedisServer { settings: self, port: 0, tls_port: None, dir, child: None };
         for _ in 0..ATTEMPTS {
             server.port = free_port();
+            server.tls_port = server.settings.tls.then(free_port);
             if server.try_boot()? {
                 return Ok(server);
             }
@@ -167,6 +179,16 @@ impl RedisServer {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The port that it listens on for TLS.
+    ///
+    /// # Panics
+    ///
+    /// If it was not started [so](RedisBuilder::by_tls).
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("a server with TLS")
     }
 
     /// Suspends the process: the kernel still accepts connections and bytes, but nothing is
@@ -223,7 +245,7 @@ impl RedisServer {
     }
 
     fn command(&self) -> Command {
-        let RedisBuilder { command: words, config, environment, password } = &self.settings;
+        let RedisBuilder { command: words, config, environment, password, tls: _ } = &self.settings;
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
@@ -237,6 +259,9 @@ impl RedisServer {
         for line in config {
             let (name, value) = line.split_once(' ').unwrap();
             command.arg(format!("--{name}")).args(value.split(' '));
+        }
+        if let Some(port) = self.tls_port {
+            command.args(["--tls-port", &port.to_string()]);
         }
         if let Some(password) = password {
             command.args(["--requirepass", password]);
