@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
 mod cancel_every_poll;
+mod cluster;
 mod differential;
 mod fake;
 mod history;
@@ -16,6 +17,7 @@ mod members;
 mod messages;
 mod nemesis;
 mod net;
+mod pair;
 mod plan;
 mod queue;
 mod quorum;
