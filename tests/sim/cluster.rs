@@ -8,7 +8,7 @@ use lock_testkit::history::now;
 use lock_testkit::{Experiment, Rng};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::fake::{Fake, Refusals, Traits, View, slot};
+use crate::fake::{Counts, Fake, Refusals, Traits, View, slot};
 use crate::log::Log;
 use crate::net::{Latency, Net};
 use crate::pair::{End, Pair};
@@ -33,6 +33,8 @@ const HALF: u16 = 8_192;
 const ENDS: &[End] = &[End::Killed, End::Unreachable, End::CutOff, End::Ordered, End::HandedOver];
 /// A master that is cut off from the others serves no key after this time, in milliseconds.
 const NODE_TIMEOUT: u64 = 2_500;
+/// A master that was replaced is back as a replica within this time, in milliseconds.
+const LONGEST_ABSENCE: u64 = 4_000;
 /// How long it takes at most until a node learns what has changed, in milliseconds.
 const LONGEST_GOSSIP: u64 = 1_000;
 /// How far the clocks of two nodes that follow each other are apart at most, in microseconds: with
@@ -54,6 +56,7 @@ const EVENTS: &[&str] = &[
     ASK,
     TRY_AGAIN,
     DOWN,
+    BY_REPLICA,
 ];
 const EVENTS_OF_MOVES: &[&str] = &[TURNS, MOVES, MOVED, ASK, TRY_AGAIN];
 const MOVES: &str = "moves of the slot";
@@ -61,6 +64,7 @@ const MOVED: &str = "commands sent on to the new node of the slot";
 const ASK: &str = "commands sent on to the next node of the slot";
 const TRY_AGAIN: &str = "commands refused while their keys were on two nodes";
 const DOWN: &str = "commands refused by a master that was cut off";
+const BY_REPLICA: &str = "messages to clients that listened to a replica";
 
 /// What happens to a cluster.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -155,8 +159,15 @@ async fn simulate(seed: u64, events: Events) -> Seen {
     let mut seen = crowd.check(&nodes, &windows).await;
     cluster.shards.iter().for_each(|shard| seen.add_all(&shard.seen));
     for node in &nodes {
-        let Refusals { moved, ask, try_again, down } = node.counts().refusals;
-        for (event, count) in [(MOVED, moved), (ASK, ask), (TRY_AGAIN, try_again), (DOWN, down)] {
+        let Counts { refusals, by_replica, .. } = node.counts();
+        let Refusals { moved, ask, try_again, down } = refusals;
+        for (event, count) in [
+            (MOVED, moved),
+            (ASK, ask),
+            (TRY_AGAIN, try_again),
+            (DOWN, down),
+            (BY_REPLICA, by_replica),
+        ] {
             seen.add(event, count);
         }
     }
@@ -222,14 +233,19 @@ impl Cluster {
     /// last change.
     async fn changes_until(&mut self, end: Instant) {
         loop {
-            sleep(self.rng.ms(100..=3_000)).await;
+            sleep(self.rng.ms(50..=2_000)).await;
             if Instant::now() >= end {
                 return;
             }
-            if self.rng.chance(50) {
+            let has_slot = self.view.shard(self.hot);
+            if self.rng.chance(30) {
                 self.move_slot().await;
+            } else if !self.needs_acks && self.rng.chance(30) {
+                // What moves has no confirmation, so this loses it: counter, lock and queue.
+                self.shards[1 - has_slot].lag();
+                self.move_slot().await;
+                self.fail_over(1 - has_slot).await;
             } else {
-                let has_slot = self.view.shard(self.hot);
                 // A failover of the other shard is seldom noticed.
                 let shard = if self.rng.chance(80) { has_slot } else { 1 - has_slot };
                 self.shards[shard].may_lag().await;
@@ -255,7 +271,7 @@ impl Cluster {
         let longest = match end {
             End::HandedOver => 0,
             End::Ordered => LONGEST_GOSSIP,
-            End::Killed | End::Unreachable | End::CutOff => 7_000,
+            End::Killed | End::Unreachable | End::CutOff => LONGEST_ABSENCE,
         };
         let ends_at = Instant::now() + self.rng.ms(0..=longest);
         self.spread(Some(numbered));
@@ -292,10 +308,12 @@ impl Cluster {
         self.log.note(|| format!("the slot is at {there}"));
         self.moves += 1;
         self.spread(None);
+        // It is told as well. Until then it sends on what comes.
+        sleep(self.rng.ms(0..=200)).await;
+        source.learn(self.view.clone());
         // A key that comes back when its former master fails would be in the way of the next move.
         self.shards[from].is_level().await;
-        // No replica has confirmed what moved.
-        if self.needs_acks || self.rng.chance(50) {
+        if self.needs_acks {
             self.shards[to].is_level().await;
         }
     }

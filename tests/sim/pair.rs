@@ -81,10 +81,15 @@ impl Pair {
         &self.servers[self.master]
     }
 
-    /// Nothing arrives at the replica for a while; not always.
+    /// Nothing arrives at the replica for a while.
+    pub(crate) fn lag(&mut self) {
+        self.feed.hold_until(Instant::now() + self.rng.ms(10..=900));
+    }
+
+    /// The same, not always, and time passes.
     pub(crate) async fn may_lag(&mut self) {
         if self.rng.chance(60) {
-            self.feed.hold_until(Instant::now() + self.rng.ms(10..=900));
+            self.lag();
             sleep(self.rng.ms(1..=900)).await;
         }
     }

@@ -93,6 +93,8 @@ pub(crate) struct Counts {
     pub(crate) queued: usize,
     /// Of a node of a cluster.
     pub(crate) refusals: Refusals,
+    /// Sharded messages that another node of the shard published, for those who listen here.
+    pub(crate) by_replica: usize,
 }
 
 /// When the clock of the server starts, in microseconds since 1970.
@@ -226,12 +228,14 @@ impl Fake {
         self.tell_all(Kind::Plain, channel.as_bytes(), message.as_bytes());
     }
 
-    fn tell_all(&self, kind: Kind, channel: &[u8], message: &[u8]) {
+    /// Returns how many there are.
+    fn tell_all(&self, kind: Kind, channel: &[u8], message: &[u8]) -> i64 {
         let mut core = self.core();
-        core.tell(kind, channel, message);
+        let heard = core.tell(kind, channel, message);
         for (to, message) in std::mem::take(&mut core.told) {
             to.answer(message, None);
         }
+        heard
     }
 
     /// Executes a command that a connection sent, or that the test sends without one.
@@ -312,7 +316,10 @@ impl Core {
             "SENTINEL" if let Role::Sentinel(named) = &self.role => named.reply(&args[2]),
             "INFO" => Reply::bulk(self.info()),
             "PUBLISH" => Reply::Int(self.tell(Kind::Plain, &args[1], &args[2])),
-            "SPUBLISH" => Reply::Int(self.tell(Kind::Sharded, &args[1], &args[2])),
+            "SPUBLISH" => {
+                self.published.push((args[1].clone(), args[2].clone()));
+                Reply::Int(self.tell(Kind::Sharded, &args[1], &args[2]))
+            }
             "CLUSTER" if let Some(node) = &self.node => node.tell(&args[1]),
             "SET" | "DEL" | "PEXPIRE" | "ZADD" | "ZREM" | "ZPOPMIN" if !self.is_master() => {
                 Reply::error("READONLY You can't write against a read only replica.")
@@ -385,9 +392,6 @@ impl Core {
             self.told.extend(told);
         }
         self.counts.published += usize::from(heard > 0);
-        if kind == Kind::Sharded {
-            self.published.push((channel.to_vec(), message.to_vec()));
-        }
         heard as i64
     }
 

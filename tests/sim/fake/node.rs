@@ -305,7 +305,8 @@ impl Fake {
             let _arrives = tokio::spawn(async move {
                 sleep(way).await;
                 if let Some(peer) = peer.upgrade() {
-                    Self(peer).tell_all(Kind::Sharded, &channel, &message);
+                    let heard = Self(Arc::clone(&peer)).tell_all(Kind::Sharded, &channel, &message);
+                    Self(peer).core().counts.by_replica += usize::from(heard > 0);
                 }
             });
         }
