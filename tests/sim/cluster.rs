@@ -35,6 +35,9 @@ const ENDS: &[End] = &[End::Killed, End::Unreachable, End::CutOff, End::Ordered,
 const NODE_TIMEOUT: u64 = 2_500;
 /// A master that was replaced is back as a replica within this time, in milliseconds.
 const LONGEST_ABSENCE: u64 = 4_000;
+/// How long it takes at most from one key of a slot that moves to the next, in milliseconds: leases
+/// are renewed on the way.
+const LONGEST_STEP: u64 = 3_000;
 /// How long it takes at most until a node learns what has changed, in milliseconds.
 const LONGEST_GOSSIP: u64 = 1_000;
 /// How far the clocks of two nodes that follow each other are apart at most, in microseconds: with
@@ -299,7 +302,11 @@ impl Cluster {
             let key = keys.swap_remove(self.rng.below(keys.len() as u64) as usize);
             source.migrate(&key, &target);
             self.log.note(|| format!("{} moves", String::from_utf8_lossy(&key)));
-            let longest = if self.rng.chance(80) { 10 } else { 400 };
+            let longest = match self.rng.below(100) {
+                0..80 => 10,
+                80..97 => 400,
+                _ => LONGEST_STEP,
+            };
             sleep(self.rng.ms(0..=longest)).await;
         }
         self.view.epoch += 1;

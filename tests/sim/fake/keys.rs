@@ -115,6 +115,7 @@ impl Keys {
     /// Moves a key from a server at `now_ms` to these, at `there_ms` by their clock. It keeps what
     /// is left of its life, as `MIGRATE` does.
     pub(super) fn take_over(&mut self, key: &[u8], from: &mut Self, now_ms: u64, there_ms: u64) {
+        self.forget_expired(there_ms);
         let Some(entry) = from.entries.remove(key) else { return };
         from.changes += 1;
         self.changes += 1;
