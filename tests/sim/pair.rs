@@ -16,6 +16,8 @@ use crate::topology::{CHANGES_LOST, FAILOVERS, LIVED_ON, Seen};
 const LONGEST_LAG: u64 = 60;
 /// How long a copy of all keys takes at most, in milliseconds.
 const LONGEST_COPY: u64 = 500;
+/// Longer than a slot takes to move.
+const HELD: Duration = Duration::from_secs(60);
 /// How often it is looked whether a replica has all.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -54,7 +56,7 @@ pub(crate) struct Pair {
     /// From the master to the replica.
     feed: Feed,
     ttl: Duration,
-    /// When leases may overlap if no replica has to confirm them.
+    /// About failovers: when leases may overlap if no replica has confirmed them.
     pub(crate) windows: Vec<RangeInclusive<u128>>,
     pub(crate) seen: Seen,
 }
@@ -81,15 +83,15 @@ impl Pair {
         &self.servers[self.master]
     }
 
-    /// Nothing arrives at the replica for a while.
-    pub(crate) fn lag(&mut self) {
-        self.feed.hold_until(Instant::now() + self.rng.ms(10..=900));
+    /// Nothing arrives at the replica any more, until it has become the master.
+    pub(crate) fn stops(&self) {
+        self.feed.hold_until(Instant::now() + HELD);
     }
 
-    /// The same, not always, and time passes.
+    /// Nothing arrives at the replica for a while; not always.
     pub(crate) async fn may_lag(&mut self) {
         if self.rng.chance(60) {
-            self.lag();
+            self.feed.hold_until(Instant::now() + self.rng.ms(10..=900));
             sleep(self.rng.ms(1..=900)).await;
         }
     }
