@@ -18,7 +18,7 @@ use crate::topology::{
 };
 
 /// How many seeds with failovers. Each takes about half a second without optimization.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 30;
 /// How many in which the slot does nothing but move.
 const SEEDS_OF_MOVES: u64 = 8;
 const SHARDS: usize = 2;
