@@ -11,6 +11,8 @@ use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand}
 use clap_complete::Shell;
 use lock_core::LockOptions;
 
+use crate::failure::{Failure, USAGE};
+
 /// Runs a command under a distributed lock, shows who holds locks, and frees them.
 #[derive(Debug, Parser)]
 #[command(name = "lockctl", version, max_term_width = 100, after_help = STATUSES)]
@@ -24,7 +26,7 @@ pub(crate) struct Cli {
 const STATUSES: &str = "\
 Exit status:
   0     done
-  1     `who`: the lock is free; `doctor`: something puts locks at risk
+  1     `who`: the lock is free; `release`: nothing was done; `doctor`: something puts locks at risk
   2     a mistake in the command line, a key or an option
   69    the store cannot be reached, or refused (`run --store-status`)
   74    `run`: the lock was lost, and the command was stopped (`--lost-status`)
@@ -71,10 +73,11 @@ pub(crate) enum Command {
     /// are passed on to it and, unless standard input is a terminal, to all that it started. On a
     /// terminal, the command shares lockctl's process group: it gets once what the terminal sends
     /// to the group, such as Ctrl-C, and more than once what a process sends to the group, as `kill
-    /// %1` and `timeout` do. The lock is kept until they have ended, for `--grace` at most. If the
-    /// lock is lost, they get SIGTERM, and SIGKILL after `--grace`. They may therefore be alive for
-    /// a moment after another owner has the lock: what they change should check `LOCK_FENCE`. If
-    /// lockctl itself is killed by SIGKILL, the command goes on without the lock.
+    /// %1` and `timeout` do. The lock is kept until the command has ended, however long it takes
+    /// after a signal, and what it leaves running then for `--grace` at most. If the lock is lost,
+    /// they get SIGTERM, and SIGKILL after `--grace`. They may therefore be alive for a moment when
+    /// another owner has the lock: what they change should check `LOCK_FENCE`. If lockctl itself is
+    /// killed by SIGKILL, the command goes on without the lock.
     Run(RunArgs),
     /// Lists the locks that are taken
     Ls(LsArgs),
@@ -140,7 +143,8 @@ pub(crate) struct RunArgs {
     /// Keeps the lock taken at least this long, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     min_hold: Option<Duration>,
-    /// How long the command, and what it started, may take to end after a signal
+    /// How long the command may take to end when the lock is lost, and what it started when it has
+    /// ended after a signal; then they are killed
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration,
         default_value = "5s")]
     pub(crate) grace: Duration,
@@ -206,17 +210,31 @@ fn wait(text: &str) -> Result<Wait, humantime::DurationError> {
 impl Cli {
     /// Reads the command line. If something is wrong with it, says so and ends the program.
     pub(crate) fn read() -> Self {
-        let matches = Self::command().get_matches();
+        let matches = Self::command().try_get_matches().unwrap_or_else(|error| refuse(&error));
         // Each level has the global options that follow it.
         let levels = || successors(Some(&matches), |level| Some(level.subcommand()?.1));
         let is_given =
             |level: &ArgMatches| level.value_source("namespace") == Some(ValueSource::CommandLine);
         if levels().any(is_given) && levels().any(|level| level.get_flag("no_namespace")) {
             let problem = "the argument '--no-namespace' cannot be used with '--namespace'";
-            Self::command().error(ErrorKind::ArgumentConflict, problem).exit();
+            refuse(&Self::command().error(ErrorKind::ArgumentConflict, problem));
         }
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| refuse(&error))
     }
+}
+
+/// Ends the program because of its command line, or with the help that was wanted.
+fn refuse(error: &clap::Error) -> ! {
+    let own = std::env::args_os().take_while(|word| word != "--");
+    if !error.use_stderr() || own.into_iter().all(|word| word != "--json") {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    // What follows is how to use the command.
+    let problem = text.split("\n\nUsage: ").next().unwrap_or_default();
+    let words: Vec<_> = problem.trim_start_matches("error: ").split_whitespace().collect();
+    Failure::new(USAGE, words.join(" ")).print(true);
+    std::process::exit(USAGE.into());
 }
 
 impl Global {

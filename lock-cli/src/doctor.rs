@@ -7,7 +7,7 @@ use lock_core::{Error, ErrorKind, LockClient};
 use serde_json::json;
 
 use crate::args::Global;
-use crate::client::{DRAIN_LIMIT, connect_to};
+use crate::client::{DRAIN_LIMIT, check_is_shared, connect_to};
 use crate::failure::{Failure, STORE};
 use crate::output::write;
 
@@ -44,6 +44,9 @@ pub(crate) async fn check(global: &Global, url: Option<&str>) -> Result<u8, Fail
     let mut find = |check, outcome, text: String| findings.push(Finding { check, outcome, text });
     // The start-up check of services: scripts, a queue and a hand-off, under names of its own.
     let checked = store::connect(url).await;
+    if let Ok(store) = &checked {
+        check_is_shared(&**store)?;
+    }
     let is_good = checked.is_ok();
     match checked {
         Ok(store) => find("start-up check", Outcome::Good, format!("{store} can keep locks")),

@@ -31,6 +31,19 @@ impl Failure {
         self
     }
 
+    /// The same with a word on what to do, if it has this status.
+    pub(crate) fn with_advice(mut self, status: u8, advice: &str) -> Self {
+        if self.status == status {
+            self.text = format!("{}; {advice}", self.text);
+        }
+        self
+    }
+
+    /// The same, with what it is about.
+    pub(crate) fn about(self, what: &str) -> Self {
+        Self { text: format!("{what}: {}", self.text), ..self }
+    }
+
     /// What went wrong.
     pub(crate) fn text(self) -> String {
         self.text
@@ -70,10 +83,15 @@ impl From<Error> for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        let text = in_words_of_the_command(&match error.field() {
-            "url" => error.to_string().replacen("`url`", "--store", 1),
-            field => error.to_string().replacen(&format!("`{field}`"), &format!("--{field}"), 1),
-        });
+        let field = error.field();
+        let option = match field {
+            "url" => "--store, or `LOCK_URL`,",
+            "members" => "the servers of --store, or of `LOCK_URL`,",
+            "namespace" => "--namespace, or `LOCK_NAMESPACE`,",
+            field => &format!("--{field}"),
+        };
+        let text = error.to_string().replacen(&format!("`{field}`"), option, 1);
+        let text = in_words_of_the_command(&text);
         Self { status: USAGE, text }
     }
 }

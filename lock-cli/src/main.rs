@@ -8,19 +8,18 @@ mod args;
 mod client;
 mod doctor;
 mod failure;
+mod log;
 mod man;
 mod output;
 mod run;
 mod show;
 mod signals;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use tracing_subscriber::EnvFilter;
 
-use self::args::{Cli, Command, Global};
+use self::args::{Cli, Command};
 use self::client::connect;
 use self::failure::Failure;
 use self::output::write;
@@ -28,7 +27,7 @@ use self::output::write;
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = Cli::read();
-    log(&cli.global);
+    log::start(&cli);
     match execute(&cli).await {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
@@ -52,25 +51,9 @@ async fn execute(cli: &Cli) -> Result<u8, Failure> {
         Command::Run(args) => run::run(global, args).await,
         Command::Ls(args) => show::list(&connect(global).await?, global, args).await,
         Command::Who { key } => show::owner(&connect(global).await?, global, key).await,
-        Command::Wait { key, timeout } => run::wait(&connect(global).await?, key, *timeout).await,
+        Command::Wait { key, timeout } => {
+            run::wait(&connect(global).await?, global.json, key, *timeout).await
+        }
         Command::Release(args) => show::release(&connect(global).await?, global, args).await,
     }
-}
-
-/// Warnings of the library go to standard error.
-fn log(global: &Global) {
-    let level = match (global.verbose, global.json) {
-        (true, _) => "lock_core=debug",
-        (false, false) => "lock_core=warn",
-        // A program reads standard error, too.
-        (false, true) => "off",
-    };
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(level))
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && !plain)
-        .without_time()
-        .with_target(false)
-        .init();
 }

@@ -23,10 +23,11 @@ pub(crate) fn page(command: Option<&str>) -> Result<Vec<u8>, Failure> {
 /// Writes every page to `dir`, named as `man` expects it: `lockctl.1`, `lockctl-run.1` and so on.
 pub(crate) fn write_all(dir: &Path) -> Result<(), Failure> {
     let all = described();
-    std::fs::create_dir_all(dir)?;
+    let named = |error: std::io::Error| Failure::from(error).about(&dir.to_string_lossy());
+    std::fs::create_dir_all(dir).map_err(named)?;
     for page in std::iter::once(&all).chain(all.get_subcommands()) {
         let name = page.get_display_name().unwrap_or_else(|| page.get_name());
-        std::fs::write(dir.join(format!("{name}.1")), render(&all, page)?)?;
+        std::fs::write(dir.join(format!("{name}.1")), render(&all, page)?).map_err(named)?;
     }
     Ok(())
 }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use serde_json::json;
+
 use crate::failure::Failure;
 
 /// Writes `text`. The reader may have gone, as `head` does.
@@ -16,6 +18,15 @@ pub(crate) fn is_read(text: &[u8]) -> Result<bool, Failure> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Tells on standard error what is no failure.
+pub(crate) fn note(json: bool, text: &str) {
+    if json {
+        eprintln!("{}", json!({ "note": text }));
+    } else {
+        eprintln!("lockctl: {text}");
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::args::{Global, RunArgs};
 use crate::client::{DRAIN_LIMIT, connect};
 use crate::failure::{BUSY, Failure, STORE};
-use crate::output::shown;
+use crate::output::{note, shown};
 use crate::signals::{Signals, Target, ends};
 
 /// Added to a signal's number: the exit status of what it ended.
@@ -32,7 +32,7 @@ pub(crate) async fn run(global: &Global, args: &RunArgs) -> Result<u8, Failure> 
     let mutex = client.mutex(named(&args.key)?).with_options(args.options());
     let outcome = tokio::select! {
         guard = mutex.lock() => match guard {
-            Ok(guard) => under(guard, args, &mut signals).await,
+            Ok(guard) => under(guard, args, global.json, &mut signals).await,
             Err(error) => Err(with_statuses(error.into())),
         },
         // The client releases what the wait may have left.
@@ -48,7 +48,12 @@ fn named(key: &str) -> Result<Key, Failure> {
 }
 
 /// Runs the command of `args` while `guard` is held.
-async fn under(guard: MutexGuard, args: &RunArgs, signals: &mut Signals) -> Result<u8, Failure> {
+async fn under(
+    guard: MutexGuard,
+    args: &RunArgs,
+    json: bool,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
     let (program, arguments) = args.command.split_first().expect("BUG: clap requires a command");
     let mut command = Command::new(program);
     command
@@ -61,7 +66,7 @@ async fn under(guard: MutexGuard, args: &RunArgs, signals: &mut Signals) -> Resu
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            release(guard).await;
+            release(guard, json).await;
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
             let status = if not_found { 127 } else { 126 };
             return Err(Failure::new(status, format!("{}: {error}", program.to_string_lossy())));
@@ -77,7 +82,7 @@ async fn under(guard: MutexGuard, args: &RunArgs, signals: &mut Signals) -> Resu
                 if is_ending && let Some(target) = target {
                     settle(target, args, signals).await;
                 }
-                return match release(guard).await {
+                return match release(guard, json).await {
                     Some(Released::Expired | Released::TakenByOther) => Err(Failure::new(
                         args.lost_status,
                         format!("the lock was lost before the command ended, with status {status}"),
@@ -142,11 +147,11 @@ async fn in_time(ended: impl Future<Output = ()>, args: &RunArgs, signals: &mut 
 }
 
 /// A failed release does not change how the command ended.
-async fn release(guard: MutexGuard) -> Option<Released> {
+async fn release(guard: MutexGuard, json: bool) -> Option<Released> {
     match guard.release().await {
         Ok(released) => Some(released),
         Err(error) => {
-            eprintln!("lockctl: the lock was not released, and ends with its ttl: {error}");
+            note(json, &format!("the lock was not released, and ends with its ttl: {error}"));
             None
         }
     }
@@ -164,6 +169,7 @@ fn by_signal(number: i32) -> u8 {
 /// Waits until a lock is free.
 pub(crate) async fn wait(
     client: &LockClient,
+    json: bool,
     key: &str,
     limit: Option<Duration>,
 ) -> Result<u8, Failure> {
@@ -177,7 +183,7 @@ pub(crate) async fn wait(
     let outcome = tokio::select! {
         guard = mutex.lock() => match guard {
             Ok(guard) => {
-                release(guard).await;
+                release(guard, json).await;
                 Ok(0)
             }
             Err(error) => Err(error.into()),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Global, LsArgs, ReleaseArgs};
 use crate::failure::{Failure, USAGE};
-use crate::output::{is_read, shown, write};
+use crate::output::{is_read, note, shown, write};
 
 /// Moves the cursor to the top left and clears the terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -47,7 +47,7 @@ pub(crate) async fn list(
             return Ok(0);
         }
         if is_cut {
-            eprintln!("lockctl: there may be more: raise --limit");
+            note(global.json, "there may be more: raise --limit");
         }
         let Some(seconds) = args.watch else { return Ok(0) };
         tokio::time::sleep(Duration::from_secs(seconds)).await;

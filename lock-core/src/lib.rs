@@ -101,7 +101,7 @@
 //!
 //! | name | kind, labels | what it is |
 //! |---|---|---|
-//! | `lock_acquisitions_total` | counter: `key`, `outcome` | attempts to take a lock: `acquired`, `busy`, `unavailable`, `unknown`, `draining`, `would_deadlock`, `refused` |
+//! | `lock_acquisitions_total` | counter: `key`, `outcome` | attempts to take a lock: `acquired`, `busy`, `unavailable`, `unknown`, `draining`, `would_deadlock`, `refused`; `cancelled` if the future was dropped |
 //! | `lock_wait_seconds` | histogram: `key` | how long they took, whatever their outcome |
 //! | `lock_waiting` | gauge: `key` | acquisitions under way |
 //! | `lock_held` | gauge: `key` | guards that are alive |

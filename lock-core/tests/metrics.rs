@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::store::MemoryStore;
 use lock_core::testing::{Gate, GatedStore, wait_idle};
-use lock_core::{LockClient, LockOptions, LostReason};
+use lock_core::{ErrorKind, LockClient, LockOptions, LostReason};
 use metrics::set_default_local_recorder;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -87,6 +87,32 @@ async fn every_step_of_a_lock_is_counted_under_its_label() {
     let renewals = seen.iter().filter(|(name, _)| name.starts_with("lock_renewals_total"));
     let renewals: f64 = renewals.map(|(_, count)| count).sum();
     assert_eq!(seen["lock_renewal_lateness_seconds{}"], renewals);
+}
+
+/// A client that disconnects drops the future of its request, and with it the wait.
+#[tokio::test(start_paused = true)]
+async fn waits_that_are_cancelled_or_refused_at_once_are_counted() {
+    let recorder = DebuggingRecorder::new();
+    let mut seen = Seen::of(&recorder);
+    let _installed = set_default_local_recorder(&recorder);
+    let client = LockClient::builder(MemoryStore::new()).build().unwrap();
+    let mutex = client.mutex("report").wait_forever();
+    let guard = mutex.lock().await.unwrap();
+    tokio::time::timeout(TTL, mutex.lock()).await.unwrap_err();
+    drop(guard);
+    let again = mutex.run(async |_| mutex.lock().await.map(drop)).await.unwrap();
+    assert_eq!(again.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+    wait_idle(&client).await;
+    let seen = seen.look();
+    for (name, expected) in [
+        ("lock_acquisitions_total{key=report,outcome=acquired}", 2.0),
+        ("lock_acquisitions_total{key=report,outcome=cancelled}", 1.0),
+        ("lock_acquisitions_total{key=report,outcome=would_deadlock}", 1.0),
+        ("lock_wait_seconds{key=report}", 4.0),
+        ("lock_waiting{key=report}", 0.0),
+    ] {
+        assert_eq!(seen.get(name), Some(&expected), "{name} of {seen:?}");
+    }
 }
 
 /// The guard may be the first to notice: the renewer had no time while the runtime was blocked.

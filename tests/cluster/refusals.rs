@@ -2,21 +2,13 @@
 
 use lock_core::store::RedisStore;
 use lock_core::testing::wait_idle;
-use lock_core::{Error, ErrorKind, LockClient, LockConfig};
+use lock_core::{ErrorKind, LockClient, LockConfig};
 use lock_testkit::{
     Action, LogCapture, Op, Proxy, RedisCluster, RedisServer, alone, client,
-    documented_cluster_user, eventually, ms, within,
+    documented_cluster_user, eventually, ms, refusal, within,
 };
 
 use crate::shared;
-
-/// The error of a client that waits for ever.
-async fn refusal(url: &str) -> Error {
-    let store = RedisStore::builder(url).connect_lazy().unwrap();
-    let client = LockClient::builder(store).build().unwrap();
-    let locking = client.mutex("k").wait_forever().lock();
-    within("an answer", ms(5_000), locking).await.0.unwrap_err()
-}
 
 /// The URL of a single server for a node, and that of a cluster for a single server: refused at
 /// once, with the right one in the error.

@@ -75,6 +75,30 @@ async fn an_address_that_refuses_or_is_a_replica_does_not_hide_the_next() {
     assert_locks(&primary, connected).await;
 }
 
+/// A server that loads its data answers, and cannot have locks yet.
+#[tokio::test]
+async fn an_address_that_loads_its_data_does_not_hide_the_next() {
+    let primary = RedisServer::start();
+    let loading = RedisServer::start_with(&["enable-debug-command local"]);
+    let is_loading = || loading.cli::<String>("INFO persistence").contains("loading:1\r");
+    let mut cli = loading.connect();
+    for key in 0..700 {
+        let () = cli.command(&["SET", &format!("fill:{key}"), &"x".repeat(1_024)]).unwrap();
+    }
+    // It looks at its connections after each kilobyte, and takes 20 ms for each key.
+    let () = cli.run("CONFIG SET loading-process-events-interval-bytes 1024").unwrap();
+    let () = cli.run("CONFIG SET key-load-delay 20000").unwrap();
+    // It ends with the server.
+    std::thread::spawn(move || drop(cli.run::<()>("DEBUG RELOAD")));
+    eventually("it loads", ms(10_000), is_loading).await;
+    let addresses = [address(loading.port()), address(primary.port())];
+    let patient = |addresses: &[_]| store(addresses).with_connect_timeout(ms(5_000));
+    let alone = patient(&addresses[..1]).connect().await.unwrap_err();
+    assert!(alone.to_string().contains("is loading its data"), "{alone}");
+    assert_locks(&primary, patient(&addresses).connect().await.unwrap()).await;
+    assert!(is_loading(), "it ended too soon for the test");
+}
+
 /// By RESP2, messages come on a second connection. It leads to the same server as the first.
 #[tokio::test]
 async fn the_connection_that_listens_has_the_address_of_the_other() {

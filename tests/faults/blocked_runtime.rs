@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lock_core::store::RedisStore;
-use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard};
-use lock_testkit::{RedisServer, client_with, eventually, ms};
+use lock_core::store::{self, RedisStore};
+use lock_core::{ErrorKind, LockClient, LockOptions, MutexGuard, Released};
+use lock_testkit::{Quorum, RedisCluster, RedisServer, client_with, eventually, ms};
 use tokio::runtime::{Builder, Runtime};
 
 const TTL: Duration = ms(900);
@@ -137,6 +137,28 @@ fn assert_neighbour_keeps_its_lease(server: &RedisServer, client: &LockClient) {
             guard.release().await.unwrap();
         });
     });
+}
+
+/// The same on several servers, each of which has a connection that was made before.
+#[test]
+fn body_that_blocks_its_runtime_keeps_its_lease_on_a_cluster_and_on_a_quorum() {
+    let own = own_runtime();
+    let cluster = own.block_on(RedisCluster::start());
+    let quorum = Quorum::of_age(3, "lock");
+    for url in [cluster.url(), quorum.urls().join(" ")] {
+        current_thread().block_on(async {
+            let store = store::connect(&url).await.unwrap();
+            let client = LockClient::builder(store)
+                .with_defaults(options())
+                .with_runtime(own.handle().clone())
+                .build()
+                .unwrap();
+            let guard = client.mutex("k").with_wait(ms(10_000)).lock().await.unwrap();
+            block(None).await;
+            assert!(guard.is_valid(), "{url}: the lease was lost");
+            assert_eq!(guard.release().await.unwrap(), Released::InTime, "{url}");
+        });
+    }
 }
 
 /// Two `current_thread` runtimes share a client, which has a runtime of its own.

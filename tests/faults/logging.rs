@@ -84,6 +84,10 @@ async fn a_literal_is_its_own_label_and_a_key_of_run_time_text_gets_the_one_it_i
         for (line, said) in said.map(|said| (text.lines().find(|line| line.contains(said)), said)) {
             let line = line.unwrap_or_else(|| panic!("no `{said}` in {text}"));
             assert!(line.contains(&format!("key=\"{label}\"")), "{label}: {line}");
+            let field = if said == "lock acquired" { "waited_seconds=" } else { "held_seconds=" };
+            let seconds = line.split(field).nth(1).unwrap_or_else(|| panic!("no {field} {line}"));
+            let seconds = seconds.split([' ', '}']).next().unwrap();
+            assert!(seconds.parse::<f64>().unwrap() > 0.0, "{line}");
         }
         seen += &debug;
     }

@@ -187,6 +187,26 @@ async fn observability_exports_each_metric_that_the_documentation_names() {
     assert!(text.contains("lock_acquisitions_total{key=\"order:<id>\",outcome=\"acquired\"} 1"));
 }
 
+/// A panel that has no data says why that may be, and one of a histogram has data whether the
+/// exporter keeps quantiles or buckets.
+#[test]
+fn each_panel_of_the_dashboard_says_what_is_missing_and_reads_both_kinds_of_histograms() {
+    let path = root().join("examples/observability/dashboard.json");
+    let text = std::fs::read_to_string(path).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let (panels, mut histograms) = (dashboard["panels"].as_array().unwrap(), 0);
+    for panel in panels {
+        let said = panel["fieldConfig"]["defaults"]["noValue"].as_str();
+        assert!(said.is_some_and(|said| said.len() > 10), "{}", panel["title"]);
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            assert_eq!(query.contains("{quantile="), query.contains("_bucket["), "{query}");
+            histograms += usize::from(query.contains("_bucket["));
+        }
+    }
+    assert!(panels.len() >= 10 && histograms >= 6, "{} panels, {histograms}", panels.len());
+}
+
 /// `REDIS_URL` holds what `connect` takes.
 #[tokio::test]
 async fn examples_run_on_sentinels_a_cluster_and_a_quorum() {

@@ -1,19 +1,11 @@
 //! Errors name what is wrong in a URL, or with the servers behind it.
 
+use lock_core::ErrorKind;
 use lock_core::store::RedisStore;
-use lock_core::{Error, ErrorKind, LockClient};
 use lock_testkit::{
     LogCapture, RedisServer, Sentinels, alone, client, documented_sentinel_user, eventually, ms,
-    within,
+    refusal,
 };
-
-/// The error of a client that waits for ever.
-async fn refusal(url: &str) -> Error {
-    let store = RedisStore::builder(url).connect_lazy().unwrap();
-    let client = LockClient::builder(store).build().unwrap();
-    let locking = client.mutex("k").wait_forever().lock();
-    within("an answer", ms(5_000), locking).await.0.unwrap_err()
-}
 
 /// H11: the sentinels watch no master of this name, which no wait will change.
 #[tokio::test]

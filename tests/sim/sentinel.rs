@@ -4,29 +4,25 @@
 //! Both servers run by one clock, but for what clocks are apart that are kept in step. A client
 //! takes a failover for a step of the server's clock.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use lock_core::store::RedisStore;
-use lock_core::{LockClient, LockOptions};
 use lock_testkit::history::now;
 use lock_testkit::{Experiment, Rng};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::fake::{Fake, Feed, MASTER_NAME, Named, Role, Traits};
+use crate::fake::{Fake, MASTER_NAME, Named, Role, Traits};
 use crate::log::Log;
 use crate::net::{Latency, Machine, Net};
+use crate::pair::{End, Pair};
 use crate::topology::{
-    REQUEST, Seen, check_overlaps, experiment, log_of, release_all, simulated, strike,
+    CHANGES_LOST, Crowd, FAILOVERS, FAULTS, LIVED_ON, LOST, OVERLAPS, REFUSED, REQUEST, STALE,
+    Seen, Setup, TURNS, experiment, log_of, simulated, strike,
 };
-use crate::turns::{CALM, SETTLED, Turns, Worker};
 
 /// Each takes about half a second without optimization: its clients wait for each other, and ask
 /// the sentinels again and again.
 const SEEDS: u64 = 30;
 const SENTINELS: usize = 3;
-const CLIENTS: usize = 3;
-const TASKS: usize = 2;
 const KEYS: &[&str] = &["k"];
 const URL: &str = "redis+sentinel://sentinel0,sentinel1,sentinel2/shop";
 /// Faults begin within this time.
@@ -37,54 +33,21 @@ const LEAVES: Duration = Duration::from_secs(6);
 /// How far the servers' clocks are apart at most, in microseconds: with the rates below, less than
 /// what a client leaves of the shortest ttl.
 const MOST_APART: u64 = 4_000;
-/// How long a change is under way to the replica at most, in milliseconds.
-const LONGEST_LAG: u64 = 60;
-/// How long a copy of all keys takes at most, in milliseconds.
-const LONGEST_COPY: u64 = 500;
-
 const EVENTS: &[&str] =
     &[TURNS, FAILOVERS, LIVED_ON, CHANGES_LOST, OVERLAPS, FAULTS, LOST, REFUSED, STALE, LEFT];
-const TURNS: &str = "turns";
-const FAILOVERS: &str = "failovers";
-const LIVED_ON: &str = "masters that lived on";
-const CHANGES_LOST: &str = "changes that a failover lost";
-const OVERLAPS: &str = "overlaps after a failover without acknowledgement";
-const FAULTS: &str = "faults of network and servers";
-const LOST: &str = "leases lost";
-const REFUSED: &str = "waits that ended without a lock";
-const STALE: &str = "stale writes, refused";
 const LEFT: &str = "connections to a replaced master that were left";
 
-/// What ends the rule of a master.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
-    /// Its process is killed, with its data.
-    Killed,
-    /// It is cut off from all.
-    Unreachable,
-    /// It is cut off from its replica and the sentinels, and lives on.
-    CutOff,
-    /// An operator orders it; it lives on until it is demoted.
-    Ordered,
-}
+/// What ends the rule of a master here.
+const ENDS: &[End] = &[End::Killed, End::Unreachable, End::CutOff, End::Ordered];
 
-/// The servers, and who of them is the master.
+/// The servers, and those that watch them.
 struct Servers {
     /// In the network they are 0 and 1.
-    servers: [Fake; 2],
+    pair: Pair,
     /// In the network they follow the servers.
     sentinels: Vec<Fake>,
     net: Net,
-    log: Log,
-    rng: Rng,
-    master: usize,
     epoch: u64,
-    /// From the master to the replica.
-    feed: Feed,
-    ttl: Duration,
-    /// When leases may overlap if no replica has to confirm them.
-    windows: Vec<RangeInclusive<u128>>,
-    seen: Seen,
 }
 
 /// Exclusion if replicas confirm; overlaps only about a failover if not. Order of tokens, bounded
@@ -116,56 +79,21 @@ async fn simulate(seed: u64) -> Seen {
     let ttl = rng.ms(1_000..=3_000);
     log.note(|| format!("ttl {ttl:?}, with acknowledgement: {needs_acks}"));
     let mut servers = Servers::new(&log, &mut rng, ttl, needs_acks);
-    let net = servers.net.clone();
-    let (turns, end) = (Turns::default(), Instant::now() + STORM);
-    let (mut clients, mut machines, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
-    for number in 0..CLIENTS {
-        let machine = net.machine();
-        let store =
-            RedisStore::builder(URL).with_connector(machine.clone()).with_request_timeout(REQUEST);
-        let store = if needs_acks { store.with_replica_acks(1) } else { store };
-        let defaults = LockOptions::new().with_ttl(ttl);
-        let client = LockClient::builder(store.connect_lazy().unwrap());
-        let client = client.with_defaults(defaults).build().unwrap();
-        for task in 0..TASKS {
-            let (owner, rng) = (number * TASKS + task, rng.split());
-            let (client, turns) = (client.clone(), turns.clone());
-            let worker = Worker { client, owner, keys: KEYS, rng, turns };
-            tasks.push(tokio::spawn(worker.work(end)));
-        }
-        clients.push(client);
-        machines.push(machine);
-    }
-    let both = servers.servers.clone();
-    let weather = storm(&net, &both, &machines, &log, rng.split(), end);
+    let (net, end) = (servers.net.clone(), Instant::now() + STORM);
+    let setup = Setup { url: URL, keys: KEYS, ttl, needs_acks, end };
+    let mut crowd = Crowd::start(setup, &net, &mut rng);
+    let both = servers.pair.servers.clone();
+    let weather = storm(&net, &both, &crowd.machines, &log, rng.split(), end);
     let (faults, ()) = tokio::join!(weather, servers.fail_over_until(end));
-    release_all(&machines);
     log.note(|| "all faults are over".to_owned());
-    for task in tasks {
-        timeout(CALM, task).await.expect("a task ends").unwrap();
-    }
-    turns.all_are_served(&clients, KEYS).await;
+    crowd.ends().await;
     let left = servers.are_left().await;
-    turns.all_are_served(&clients, KEYS).await;
-    sleep(SETTLED).await;
-    for server in &servers.servers {
-        assert!(server.leftovers().is_empty(), "{:?}", server.leftovers());
-    }
-    let overlaps = turns.overlaps();
-    check_overlaps(&overlaps, &servers.windows, needs_acks);
-    turns.check();
-    let mut seen = std::mem::take(&mut servers.seen);
-    for (event, count) in [
-        (TURNS, turns.count()),
-        (OVERLAPS, overlaps.len()),
-        (FAULTS, faults),
-        (LOST, turns.lost()),
-        (REFUSED, turns.refused()),
-        (STALE, turns.stale()),
-        (LEFT, left),
-    ] {
-        seen.add(event, count);
-    }
+    crowd.is_served().await;
+    let windows = if needs_acks { &[] } else { servers.pair.windows.as_slice() };
+    let mut seen = crowd.check(&both, windows).await;
+    seen.add_all(&servers.pair.seen);
+    seen.add(FAULTS, faults);
+    seen.add(LEFT, left);
     seen
 }
 
@@ -193,140 +121,87 @@ impl Servers {
                 sentinel
             })
             .collect();
-        let feed = servers[0].feed(Duration::ZERO, LONGEST_LAG, rng.split());
-        servers[1].become_a(Role::Replica(feed.clone()));
-        let this = Self {
-            servers,
-            sentinels,
-            net,
-            log: log.clone(),
-            rng: rng.split(),
-            master: 0,
-            epoch: 0,
-            feed,
-            ttl,
-            windows: Vec::new(),
-            seen: Seen::default(),
-        };
+        let pair = Pair::new(servers, 0, &net, log, rng, ttl);
+        let this = Self { pair, sentinels, net, epoch: 0 };
         (0..SENTINELS).for_each(|number| this.name_master(number));
         this
     }
 
     /// From now on this sentinel names the master of now.
     fn name_master(&self, sentinel: usize) {
-        let named = Named { host: name(self.master), epoch: self.epoch, is_moving: false };
+        let named = Named { host: name(self.pair.master), epoch: self.epoch, is_moving: false };
         self.sentinels[sentinel].become_a(Role::Sentinel(named));
     }
 
     /// Failovers, until `end` and to the end of the last one.
     async fn fail_over_until(&mut self, end: Instant) {
         loop {
-            sleep(self.rng.ms(300..=4_000)).await;
+            sleep(self.pair.rng.ms(300..=4_000)).await;
             if Instant::now() >= end {
                 return;
             }
-            if self.rng.chance(60) {
-                self.feed.hold_until(Instant::now() + self.rng.ms(10..=900));
-                sleep(self.rng.ms(1..=900)).await;
-            }
+            self.pair.may_lag().await;
             self.fail_over().await;
         }
     }
 
     async fn fail_over(&mut self) {
-        let ends = [End::Killed, End::Unreachable, End::CutOff, End::Ordered];
-        let (end, old) = (self.rng.one_of(&ends), self.master);
-        self.log.note(|| format!("FAULT the rule of {old} ends: {end:?}"));
-        if end != End::Ordered {
-            self.seen.add(CHANGES_LOST, self.feed.cut());
-            match end {
-                End::Killed => self.net.take_server_down(old),
-                End::Unreachable => self.net.cut_server_off(old),
-                End::CutOff | End::Ordered => {}
-            }
-            // Until the sentinels agree.
-            sleep(self.rng.ms(100..=1_500)).await;
-        }
+        let (end, old) = (self.pair.rng.one_of(ENDS), self.pair.master);
+        self.pair.end(end).await;
         self.promote().await;
         let began = now();
-        let lives_on = matches!(end, End::CutOff | End::Ordered);
-        self.seen.add(LIVED_ON, usize::from(lives_on));
         // The one that leads tells the others.
-        let leads = self.rng.below(SENTINELS as u64) as usize;
-        let mut told_at = [self.rng.ms(0..=1_000); SENTINELS];
+        let rng = &mut self.pair.rng;
+        let leads = rng.below(SENTINELS as u64) as usize;
+        let mut told_at = [rng.ms(0..=1_000); SENTINELS];
         for (sentinel, at) in told_at.iter_mut().enumerate() {
             if sentinel != leads {
-                *at += self.rng.ms(0..=1_500);
+                *at += rng.ms(0..=1_500);
             }
         }
-        let ends_at = Instant::now() + self.rng.ms(20..=7_000);
+        let ends_at = Instant::now() + rng.ms(20..=7_000);
         let mut steps: Vec<_> = (0..SENTINELS).map(|it| (told_at[it], it)).collect();
         steps.sort();
         let start = Instant::now();
         for (at, sentinel) in steps {
             sleep_until(start + at).await;
             self.name_master(sentinel);
-            if self.rng.chance(40) {
-                let (old, new) = (name(old), name(self.master));
+            if self.pair.rng.chance(40) {
+                let (old, new) = (name(old), name(self.pair.master));
                 let event = format!("{MASTER_NAME} {old} 6379 {new} 6379");
                 self.sentinels[sentinel].tell("+switch-master", &event);
             }
         }
         sleep_until(ends_at).await;
-        if end == End::Killed {
-            self.servers[old].forget_all();
-        }
-        let ended = if lives_on { now() } else { began };
-        self.windows.push(began..=ended + self.ttl.as_nanos());
-        self.demote(old).await;
+        self.pair.retire(end, began).await;
     }
 
     /// The replica becomes the master.
     async fn promote(&mut self) {
-        let (old, new) = (self.master, 1 - self.master);
         self.epoch += 1;
-        let leads = self.rng.below(SENTINELS as u64) as usize;
-        let moving = Named { host: name(old), epoch: self.epoch, is_moving: true };
+        let leads = self.pair.rng.below(SENTINELS as u64) as usize;
+        let (host, epoch) = (name(self.pair.master), self.epoch);
+        let moving = Named { host, epoch, is_moving: true };
         self.sentinels[leads].become_a(Role::Sentinel(moving));
-        sleep(self.rng.ms(1..=300)).await;
-        self.seen.add(CHANGES_LOST, self.feed.cut());
-        self.servers[new].become_a(Role::Master);
-        self.master = new;
-        self.seen.add(FAILOVERS, 1);
-        self.log.note(|| format!("{new} is the master"));
-    }
-
-    /// The former master becomes a replica, and has a copy of all when this ends.
-    async fn demote(&mut self, old: usize) {
-        self.log.note(|| format!("{old} is a replica"));
-        let (copy, rng) = (self.rng.ms(5..=LONGEST_COPY), self.rng.split());
-        self.feed = self.servers[self.master].feed(copy, LONGEST_LAG, rng);
-        self.servers[old].become_a(Role::Replica(self.feed.clone()));
-        // A sentinel ends the connections of its clients; an order to the server does not.
-        if self.rng.chance(70) {
-            self.net.break_streams(old);
-        }
-        self.net.bring_server_up(old);
-        while !self.feed.is_level() {
-            sleep(Duration::from_millis(20)).await;
-        }
+        sleep(self.pair.rng.ms(1..=300)).await;
+        self.pair.promote();
     }
 
     /// Asserts that all clients leave a master that was replaced, in time, although it lives on and
     /// no event tells of it. Returns how many connections they had there.
     async fn are_left(&mut self) -> usize {
-        let old = self.master;
+        let old = self.pair.master;
         self.promote().await;
         (0..SENTINELS).for_each(|sentinel| self.name_master(sentinel));
         // One that only listens stays until the next waiter, and what it hears does not count.
         let streams = || {
             let streams = self.net.streams_to(old).into_iter();
-            streams.filter(|stream| !self.servers[old].only_listens(*stream)).count()
+            streams.filter(|stream| !self.pair.servers[old].only_listens(*stream)).count()
         };
         let before = streams();
         sleep(LEAVES).await;
         assert_eq!(streams(), 0, "of {before}");
-        self.demote(old).await;
+        self.pair.demote().await;
         before
     }
 }

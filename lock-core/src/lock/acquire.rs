@@ -96,12 +96,13 @@ impl AcquireRequest {
     /// Takes the lock, and tells operators how that went: by metrics, a warning if it was slow, and
     /// a span if a subscriber wants it.
     async fn acquire(&self) -> Result<Granted, Error> {
-        self.client.ensure_running()?;
-        if held::find(self.client.local_id, &self.name).is_some() {
-            return Err(Error::of(ErrorKind::WouldDeadlock));
-        }
         let since = Instant::now();
         let waiting = self.client.metrics.of(self.key.label()).waiting(since);
+        if let Err(error) = self.may_begin() {
+            let refused = Err(error);
+            waiting.end(&refused);
+            return refused;
+        }
         let limit = self.client.slow.wait;
         let mut slow = limit.map(|limit| SlowWait { request: self, since, limit, outcome: None });
         // The span is moved out of here at once: a binding of it would take its room in the future
@@ -117,6 +118,14 @@ impl AcquireRequest {
         }
         waiting.end(&result);
         result
+    }
+
+    fn may_begin(&self) -> Result<(), Error> {
+        self.client.ensure_running()?;
+        match held::find(self.client.local_id, &self.name) {
+            Some(_) => Err(Error::of(ErrorKind::WouldDeadlock)),
+            None => Ok(()),
+        }
     }
 
     fn span(&self) -> Option<Span> {

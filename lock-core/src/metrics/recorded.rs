@@ -142,7 +142,7 @@ impl LockMetrics {
     /// An acquisition that began at `since` is under way.
     pub(crate) fn waiting(&self, since: Instant) -> WaitTimer {
         self.0.waiting.increment(1.0);
-        WaitTimer { metrics: self.clone(), since }
+        WaitTimer { metrics: self.clone(), since, has_ended: false }
     }
 
     /// A lease begins. `by_store`: the store handed the lock on from another process.
@@ -174,30 +174,38 @@ impl LockMetrics {
     }
 }
 
-/// Counts an acquisition as waiting until it ends, or its future is dropped.
+/// Counts an acquisition as waiting until it ends, or as cancelled if its future is dropped before:
+/// when waits grow long, callers begin to give up.
 pub(crate) struct WaitTimer {
     metrics: LockMetrics,
     since: Instant,
+    has_ended: bool,
 }
 
 impl WaitTimer {
-    pub(crate) fn end<T>(self, result: &Result<T, Error>) {
-        let Handles { label, acquired, busy, wait, .. } = &*self.metrics.0;
-        wait.record(Instant::now().saturating_since(self.since));
+    pub(crate) fn end<T>(mut self, result: &Result<T, Error>) {
+        self.has_ended = true;
         match result {
-            Ok(_) => acquired.increment(1),
-            Err(error) if error.is_busy() => busy.increment(1),
-            Err(error) => {
-                let outcome = error.kind().outcome();
-                counter!(ACQUISITIONS, "key" => *label, "outcome" => outcome).increment(1);
-            }
+            Ok(_) => self.metrics.0.acquired.increment(1),
+            Err(error) if error.is_busy() => self.metrics.0.busy.increment(1),
+            Err(error) => self.count(error.kind().outcome()),
         }
+    }
+
+    /// Counts an outcome that is rare, so that its series begins with it.
+    fn count(&self, outcome: &'static str) {
+        counter!(ACQUISITIONS, "key" => self.metrics.0.label, "outcome" => outcome).increment(1);
     }
 }
 
 impl Drop for WaitTimer {
     fn drop(&mut self) {
-        self.metrics.0.waiting.decrement(1.0);
+        let Handles { waiting, wait, .. } = &*self.metrics.0;
+        waiting.decrement(1.0);
+        wait.record(Instant::now().saturating_since(self.since));
+        if !self.has_ended {
+            self.count("cancelled");
+        }
     }
 }
 

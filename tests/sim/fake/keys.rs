@@ -34,6 +34,12 @@ const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong ki
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
 
+impl Entry {
+    fn is_there(&self, now_ms: u64) -> bool {
+        self.expires_at.is_none_or(|at| now_ms <= at)
+    }
+}
+
 impl Keys {
     /// Executes a command at `now_ms`; `None` if there is none of that name here.
     pub(crate) fn run(&mut self, args: Args<'_>, now_ms: u64) -> Option<Reply> {
@@ -96,6 +102,29 @@ impl Keys {
         names.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
+    /// Whether there is such a key at `now_ms`.
+    pub(super) fn has(&self, key: &[u8], now_ms: u64) -> bool {
+        self.entries.get(key).is_some_and(|entry| entry.is_there(now_ms))
+    }
+
+    /// The keys that there are at `now_ms`.
+    pub(super) fn all(&self, now_ms: u64) -> impl Iterator<Item = &Vec<u8>> {
+        self.entries.iter().filter(move |(_, entry)| entry.is_there(now_ms)).map(|(key, _)| key)
+    }
+
+    /// Moves a key from a server at `now_ms` to these, at `there_ms` by their clock. It keeps what
+    /// is left of its life, as `MIGRATE` does.
+    pub(super) fn take_over(&mut self, key: &[u8], from: &mut Self, now_ms: u64, there_ms: u64) {
+        self.forget_expired(there_ms);
+        let Some(entry) = from.entries.remove(key) else { return };
+        from.changes += 1;
+        self.changes += 1;
+        let left = entry.expires_at.map(|at| at.saturating_sub(now_ms).max(1));
+        let entry = Entry { expires_at: left.map(|left| there_ms + left), ..entry };
+        let before = self.entries.insert(key.to_vec(), entry);
+        assert!(before.is_none(), "BUSYKEY {}", String::from_utf8_lossy(key));
+    }
+
     /// Until when there is such a key, in milliseconds of the server's clock.
     pub(crate) fn expires_at(&self, key: &str) -> Option<u64> {
         self.entries.get(key.as_bytes())?.expires_at
@@ -113,7 +142,7 @@ impl Keys {
     }
 
     fn forget_expired(&mut self, now_ms: u64) {
-        self.entries.retain(|_, entry| entry.expires_at.is_none_or(|at| now_ms <= at));
+        self.entries.retain(|_, entry| entry.is_there(now_ms));
     }
 
     fn text(&self, key: &[u8]) -> Result<Option<&Vec<u8>>, String> {

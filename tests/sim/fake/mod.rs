@@ -1,25 +1,29 @@
 //! A Redis server in memory. It runs by the simulated clock, and executes the scripts as they are
 //! shipped.
 
+mod channels;
 mod keys;
 mod lua;
+mod node;
 mod replica;
 mod resp;
+mod serve;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lock_testkit::{Op, Rng, classify};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 
+use self::channels::{Channels, Kind, Told};
 use self::keys::Keys;
 use self::lua::Scripts;
+use self::node::Node;
+pub(crate) use self::node::{Refusals, View, slot};
 pub(crate) use self::replica::{Feed, MASTER_NAME, Named, Role};
 pub(crate) use self::resp::Reply;
-use self::resp::take_command;
+use self::serve::Caller;
 use crate::log::Log;
-use crate::net::{Arrived, Conn};
 
 /// The server.
 #[derive(Clone)]
@@ -57,18 +61,18 @@ struct Core {
     number: u64,
     /// The clock does not move while a command is executed.
     now_us: u64,
-    subscribers: BTreeMap<u64, Subscriber>,
+    channels: Channels,
     /// Messages that the command being executed publishes.
-    told: Vec<(Conn, Vec<u8>)>,
+    told: Vec<Told>,
+    /// What it publishes on sharded channels.
+    published: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Its place in a cluster, if it has one.
+    node: Option<Node>,
+    /// Whether the node was asked to execute the command although the slot is not its own.
+    is_asking: bool,
     stalled_until: Option<Instant>,
     deaf_until: Option<Instant>,
     counts: Counts,
-}
-
-struct Subscriber {
-    conn: Conn,
-    resp3: bool,
-    channels: Vec<Vec<u8>>,
 }
 
 /// What happened on the server.
@@ -87,10 +91,12 @@ pub(crate) struct Counts {
     pub(crate) voids: usize,
     /// Claims that were queued.
     pub(crate) queued: usize,
+    /// Of a node of a cluster.
+    pub(crate) refusals: Refusals,
+    /// Sharded messages that another node of the shard published, for those who listen here.
+    pub(crate) by_replica: usize,
 }
 
-/// How often a connection that waits for the replica looks.
-const LOOK: Duration = Duration::from_millis(1);
 /// When the clock of the server starts, in microseconds since 1970.
 const EPOCH_US: u64 = 1_800_000_000_000_000;
 
@@ -108,15 +114,18 @@ impl Fake {
             process: None,
             number: 0,
             now_us: EPOCH_US,
-            subscribers: BTreeMap::new(),
+            channels: Channels::default(),
             told: Vec::new(),
+            published: Vec::new(),
+            node: None,
+            is_asking: false,
             stalled_until: None,
             deaf_until: None,
             counts: Counts::default(),
         };
         let core = Arc::new(Mutex::new(core));
         let called = Arc::clone(&core);
-        let call = move |args: Vec<Vec<u8>>| called.lock().unwrap().run(&args);
+        let call = move |args: Vec<Vec<u8>>| called.lock().unwrap().run_in_script(&args);
         let scripts = Mutex::new(Scripts::new(Box::new(call)));
         Self(Arc::new(Shared { core, scripts, log }))
     }
@@ -148,7 +157,7 @@ impl Fake {
 
     /// Whether a stream can carry messages only, because it has subscribed by RESP2.
     pub(crate) fn only_listens(&self, stream: u64) -> bool {
-        self.core().subscribers.get(&stream).is_some_and(|subscriber| !subscriber.resp3)
+        self.core().channels.only_listens(stream)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -170,7 +179,7 @@ impl Fake {
         {
             let mut core = self.core();
             (core.keys, core.seen) = (Keys::default(), 0);
-            core.subscribers.clear();
+            core.channels.clear();
             let now_us = core.clock_us();
             core.process = core.process.map(|(_, starts)| (now_us, starts + 1));
         }
@@ -216,82 +225,22 @@ impl Fake {
 
     /// Tells all subscribers of the channel.
     pub(crate) fn tell(&self, channel: &str, message: &str) {
+        self.tell_all(Kind::Plain, channel.as_bytes(), message.as_bytes());
+    }
+
+    /// Returns how many there are.
+    fn tell_all(&self, kind: Kind, channel: &[u8], message: &[u8]) -> i64 {
         let mut core = self.core();
-        core.publish(channel.as_bytes(), message.as_bytes());
+        let heard = core.tell(kind, channel, message);
         for (to, message) in std::mem::take(&mut core.told) {
             to.answer(message, None);
         }
-    }
-
-    /// `WAIT`, on a connection whose last change was that.
-    async fn wait(&self, args: &[Vec<u8>], changed: u64) -> Reply {
-        let number = |at: usize| std::str::from_utf8(&args[at]).unwrap().parse::<u64>().unwrap();
-        let until = Instant::now() + Duration::from_millis(number(2));
-        loop {
-            {
-                let core = self.core();
-                if !core.is_master() {
-                    return Reply::error("UNBLOCKED force unblock from blocking operation");
-                }
-                let is_there =
-                    core.feed.as_ref().is_some_and(|feed| feed.has_acknowledged(changed));
-                if is_there || Instant::now() >= until {
-                    return Reply::Int(i64::from(is_there));
-                }
-            }
-            sleep(LOOK).await;
-        }
-    }
-
-    /// Serves one connection to its end.
-    pub(crate) async fn serve(self, conn: Conn) {
-        let mut buffer = Vec::new();
-        let mut resp3 = false;
-        // The last change by this connection.
-        let mut changed = 0;
-        loop {
-            let sent = match conn.next_request().await {
-                Arrived::Bytes(bytes, sent) => {
-                    buffer.extend(bytes);
-                    sent
-                }
-                Arrived::End => break,
-            };
-            loop {
-                let stalled = self.core().stalled_until.filter(|until| *until > Instant::now());
-                if let Some(until) = stalled {
-                    self.core().counts.stalled += usize::from(!buffer.is_empty());
-                    sleep_until(until).await;
-                    continue;
-                }
-                if conn.is_over() {
-                    break;
-                }
-                let Some(args) = take_command(&mut buffer) else { break };
-                let before = self.core().changes;
-                let mut reply = self.execute(&args, Some((&conn, &mut resp3)));
-                if self.core().changes > before {
-                    changed = self.core().changes;
-                }
-                if args[0] == b"WAIT" {
-                    reply = self.wait(&args, changed).await;
-                }
-                let mut wire = Vec::new();
-                reply.encode(resp3, &mut wire);
-                // Published messages go first, also to this connection.
-                for (to, message) in std::mem::take(&mut self.core().told) {
-                    to.answer(message, None);
-                }
-                conn.answer(wire, may_have_changed(&args, &reply).then_some(sent));
-            }
-        }
-        self.core().subscribers.remove(&conn.id());
-        conn.close();
+        heard
     }
 
     /// Executes a command that a connection sent, or that the test sends without one.
-    pub(crate) fn execute(&self, args: &[Vec<u8>], from: Option<(&Conn, &mut bool)>) -> Reply {
-        {
+    pub(crate) fn execute(&self, args: &[Vec<u8>], mut from: Option<&mut Caller>) -> Reply {
+        let refusal = {
             let mut core = self.core();
             core.now_us = core.clock_us();
             core.catch_up();
@@ -301,25 +250,30 @@ impl Fake {
                 Op::Release => core.counts.releases += 1,
                 _ => {}
             }
-        }
+            core.is_asking = from.as_mut().is_some_and(|it| std::mem::take(&mut it.is_asking));
+            let refusal = core.refusal(args, core.is_asking);
+            refusal.inspect(|refusal| core.counts.refusals.count(refusal))
+        };
         let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
-        let reply = match (name.as_str(), from) {
-            ("EVAL" | "EVALSHA", _) => {
+        let reply = match (refusal, name.as_str(), from) {
+            (Some(refusal), ..) => refusal.reply(),
+            (None, "EVAL" | "EVALSHA", _) => {
                 let reply = self.0.scripts.lock().unwrap().eval(args);
                 self.core().count_script(&reply, args);
                 reply
             }
-            ("HELLO", Some((_, resp3))) => self.core().hello(args, resp3),
-            ("SUBSCRIBE", Some((conn, resp3))) => self.core().subscribe(args, conn, *resp3),
-            _ => self.core().run(args),
+            (None, _, Some(caller)) => self.core().run_for(args, caller),
+            (None, ..) => self.core().run(args),
         };
         self.core().tell_replica();
+        self.pass_on();
         self.0.log.note(|| {
             let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let args: Vec<_> = args.iter().skip(1).map(|arg| of(arg)).collect();
             // The text of a script is long, and the same each time.
             let args = args.iter().map(|arg| if arg.len() > 400 { ".." } else { arg });
-            format!("redis {name} {} -> {reply:?}", args.collect::<Vec<_>>().join(" "))
+            let server = self.core().node.as_ref().map_or("redis".to_owned(), Node::to_string);
+            format!("{server} {name} {} -> {reply:?}", args.collect::<Vec<_>>().join(" "))
         });
         reply
     }
@@ -329,17 +283,21 @@ impl Fake {
     }
 }
 
-/// Whether the outcome of that command matters to its client.
-fn may_have_changed(args: &[Vec<u8>], reply: &Reply) -> bool {
-    let is = |name: &str| args[0].eq_ignore_ascii_case(name.as_bytes());
-    (is("EVAL") || is("EVALSHA") || is("SET")) && !matches!(reply, Reply::Error(_))
-}
-
 impl Core {
     fn clock_us(&self) -> u64 {
         let elapsed = u64::try_from(self.origin.elapsed().as_micros()).unwrap();
         let shown = EPOCH_US + elapsed * self.traits.clock_rate / 1_000_000;
         shown.checked_add_signed(self.stepped_us).unwrap()
+    }
+
+    /// Runs a command of a script. A node has to have its keys as well.
+    fn run_in_script(&mut self, args: &[Vec<u8>]) -> Reply {
+        if self.refusal(args, self.is_asking).is_some() {
+            return Reply::error(
+                "ERR Script attempted to access a non local key in a cluster node",
+            );
+        }
+        self.run(args)
     }
 
     fn run(&mut self, args: &[Vec<u8>]) -> Reply {
@@ -357,7 +315,12 @@ impl Core {
             "WAIT" => Reply::Nil,
             "SENTINEL" if let Role::Sentinel(named) = &self.role => named.reply(&args[2]),
             "INFO" => Reply::bulk(self.info()),
-            "PUBLISH" => self.publish(&args[1], &args[2]),
+            "PUBLISH" => Reply::Int(self.tell(Kind::Plain, &args[1], &args[2])),
+            "SPUBLISH" => {
+                self.published.push((args[1].clone(), args[2].clone()));
+                Reply::Int(self.tell(Kind::Sharded, &args[1], &args[2]))
+            }
+            "CLUSTER" if let Some(node) = &self.node => node.tell(&args[1]),
             "SET" | "DEL" | "PEXPIRE" | "ZADD" | "ZREM" | "ZPOPMIN" if !self.is_master() => {
                 Reply::error("READONLY You can't write against a read only replica.")
             }
@@ -405,7 +368,10 @@ impl Core {
             Role::Master => "master",
             Role::Replica(_) => "slave",
         };
-        let mut info = format!("role:{role}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n");
+        let mode =
+            if self.node.is_some() { "redis_version:7.0.15\r\nredis_mode:cluster\r\n" } else { "" };
+        let mut info =
+            format!("{mode}role:{role}\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n");
         if let Some((started_us, starts)) = self.process {
             let up = (self.now_us / 1_000_000).saturating_sub(started_us / 1_000_000);
             info += &format!(
@@ -416,55 +382,17 @@ impl Core {
         info
     }
 
-    fn hello(&self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {
-        if !self.traits.resp3 {
-            return Reply::error("ERR unknown command 'HELLO', with args beginning with: '3' ");
-        }
-        *resp3 = args.get(1).is_some_and(|version| version == b"3");
-        Reply::Map(vec![
-            Reply::bulk("server"),
-            Reply::bulk("redis"),
-            Reply::bulk("version"),
-            Reply::bulk("7.0.15"),
-            Reply::bulk("proto"),
-            Reply::Int(if *resp3 { 3 } else { 2 }),
-        ])
-    }
-
-    fn subscribe(&mut self, args: &[Vec<u8>], conn: &Conn, resp3: bool) -> Reply {
-        let [_, channel] = args else { panic!("one channel at a time is enough here") };
-        let subscriber = self.subscribers.entry(conn.id()).or_insert_with(|| Subscriber {
-            conn: conn.clone(),
-            resp3,
-            channels: Vec::new(),
-        });
-        if !subscriber.channels.contains(channel) {
-            subscriber.channels.push(channel.clone());
-        }
-        let channels = subscriber.channels.len() as i64;
-        let channel = Reply::Bulk(channel.clone());
-        Reply::Push(vec![Reply::bulk("subscribe"), channel, Reply::Int(channels)])
-    }
-
-    fn publish(&mut self, channel: &[u8], message: &[u8]) -> Reply {
-        let deaf = self.deaf_until.is_some_and(|until| until > Instant::now());
-        let mut heard = 0;
-        for subscriber in self.subscribers.values() {
-            if !subscriber.channels.iter().any(|subscribed| subscribed == channel) {
-                continue;
-            }
-            heard += 1;
-            if deaf {
-                self.counts.unheard += 1;
-                continue;
-            }
-            let told = ["message".as_bytes(), channel, message].map(Reply::bulk);
-            let mut wire = Vec::new();
-            Reply::Push(told.into()).encode(subscriber.resp3, &mut wire);
-            self.told.push((subscriber.conn.clone(), wire));
+    /// Publishes a message. Returns how many connections receive it.
+    fn tell(&mut self, kind: Kind, channel: &[u8], message: &[u8]) -> i64 {
+        let told = self.channels.publish(kind, channel, message);
+        let heard = told.len();
+        if self.deaf_until.is_some_and(|until| until > Instant::now()) {
+            self.counts.unheard += heard;
+        } else {
+            self.told.extend(told);
         }
         self.counts.published += usize::from(heard > 0);
-        Reply::Int(heard)
+        heard as i64
     }
 
     /// Counts what the acquire script did. It is the only script that begins its answer with the

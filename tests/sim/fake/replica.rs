@@ -112,6 +112,10 @@ impl Feed {
         lost
     }
 
+    pub(super) fn is_cut(&self) -> bool {
+        self.lock().is_cut
+    }
+
     /// The keys of the last change that has arrived, unless the replica has them.
     pub(super) fn take_arrived(&self) -> Option<Keys> {
         let mut inner = self.lock();

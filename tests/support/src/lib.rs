@@ -54,7 +54,7 @@ pub use self::redis::{
     Cli, DAMAGE, DAMAGED, FailOver, Migration, Monitor, Quorum, REDIS_SERVER, RedisBuilder,
     RedisCluster, RedisServer, ScriptCall, Sentinels, SentinelsBuilder, StartError, classify,
     client, client_with, documented_cluster_user, documented_sentinel_user, documented_user,
-    redis_server, run_cluster, run_quorum, run_sentinels, run_standalone,
+    redis_server, refusal, run_cluster, run_quorum, run_sentinels, run_standalone,
 };
 pub use self::rng::Rng;
 pub use self::scale::{number, scale};

@@ -193,7 +193,9 @@ use crate::error::Error;
 /// the lock's keys are together again: milliseconds if the slot holds locks alone. A release then
 /// frees the lock after 100 ms without its queue, and the next waiter finds it free by itself. In a
 /// move that gets stuck, claims fail as unavailable. Fencing tokens grow over moves, because the
-/// counter moves as well.
+/// counter moves as well. What moves is confirmed by no replica: if the master that a slot has
+/// moved to fails before its replica has the keys, locks are lost that replicas had confirmed where
+/// the slot was. So order no failover right behind a move.
 ///
 /// When a *master fails*, its replica takes over after the node timeout and a moment. Exclusion has
 /// the same limits as [with Sentinel](#sentinel): a grant that the replica did not receive is lost,

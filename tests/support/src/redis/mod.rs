@@ -12,8 +12,10 @@ mod sentinels;
 mod server;
 mod standalone;
 
+use std::time::Duration;
+
 use lock_core::store::RedisStore;
-use lock_core::{LockClient, LockOptions};
+use lock_core::{Error, LockClient, LockOptions};
 
 pub use self::cluster::{FailOver, RedisCluster};
 pub use self::commands::Cli;
@@ -27,6 +29,8 @@ pub use self::standalone::{
     DAMAGE, DAMAGED, run_cluster, run_quorum, run_sentinels, run_standalone,
 };
 
+use crate::wait::within;
+
 const STORE_DOCS: &str = include_str!("../../../../lock-core/src/store/redis/mod.rs");
 
 /// A client with the namespace `lock` on the server at `url`, whose locks have a ttl of 10 s and a
@@ -39,6 +43,14 @@ pub async fn client(url: &str) -> LockClient {
 pub async fn client_with(url: &str, defaults: LockOptions) -> LockClient {
     let store = RedisStore::connect(url).await.unwrap();
     LockClient::builder(store).with_defaults(defaults).build().unwrap()
+}
+
+/// The error of a client that waits for ever for a lock at `url`.
+pub async fn refusal(url: &str) -> Error {
+    let store = RedisStore::builder(url).connect_lazy().unwrap();
+    let client = LockClient::builder(store).build().unwrap();
+    let locking = client.mutex("k").wait_forever().lock();
+    within("an answer", Duration::from_secs(5), locking).await.0.unwrap_err()
 }
 
 /// The arguments of `ACL SETUSER` in the documentation of `RedisStore`: a name, and the permissions

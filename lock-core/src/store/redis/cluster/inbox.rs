@@ -14,7 +14,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use redis::Value;
 
 use super::listener::{Listener, News};
-use super::nodes::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::route::unreadable;
 use super::slot::Slot;
 use crate::error::Error;

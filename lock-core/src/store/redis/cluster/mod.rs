@@ -1,7 +1,7 @@
 //! Redis Cluster: several servers, each with a part of the slots, and so of the locks.
 //!
 //! - `slot`: which slot a lock has, and the tag of its companions
-//! - `map`, `nodes`: which node has a slot, and the connection to it
+//! - `map`, `nodes`, `node`: which node has a slot, and the connections to it
 //! - `route`: the way of a command through redirections
 //! - `listener`, `inbox`: grants by sharded channels, on connections that carry no commands
 //! - `hearing`: of which nodes such grants do not come, for now
@@ -10,6 +10,7 @@ mod hearing;
 mod inbox;
 mod listener;
 mod map;
+mod node;
 mod nodes;
 mod route;
 mod slot;
@@ -22,8 +23,9 @@ use tokio::task::JoinHandle;
 
 use self::inbox::Inboxes;
 pub(super) use self::inbox::Receiver;
+use self::node::Node;
+use self::nodes::Nodes;
 pub(super) use self::nodes::{AddressMap, ClusterSettings};
-use self::nodes::{Node, Nodes};
 pub(super) use self::route::{ClusterRoute, Serving};
 use self::slot::Slot;
 use super::error::Fault;

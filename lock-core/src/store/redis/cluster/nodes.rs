@@ -8,13 +8,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
-use redis::Value;
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinHandle};
 
-use super::hearing::Hearing;
-use super::listener::Listener;
 use super::map::{Address, Answer, SlotMap, read_redirection};
+use super::node::Node;
 use super::slot::Slot;
 use crate::backoff::jittered;
 use crate::error::{Error, ErrorKind};
@@ -23,7 +21,7 @@ use crate::probe;
 use crate::runtime::{given_one_is_gone, spawn_handle};
 use crate::store::redis::error::{Fault, UnusableServer, task_is_gone};
 use crate::store::redis::info::Info;
-use crate::store::redis::transport::{Connection, Endpoint, Live, Observer, ReplicaAcks, Timeouts};
+use crate::store::redis::transport::{Endpoint, Live, ReplicaAcks, Timeouts};
 use crate::time::{Instant, sleep_until, timeout_at};
 
 /// The address at which to dial a node that calls itself by a host and a port.
@@ -86,17 +84,6 @@ struct Asked {
     outcome: Result<(), Error>,
 }
 
-/// One node.
-pub(crate) struct Node {
-    pub(super) address: Address,
-    pub(crate) connection: Arc<Connection>,
-    /// Hears its sharded channels.
-    listener: Mutex<Option<Arc<Listener>>>,
-    /// One task opens a listener, the others wait for it.
-    pub(super) opening: tokio::sync::Mutex<()>,
-    pub(super) hearing: Hearing,
-}
-
 /// How often the map is fetched although nothing is wrong. A master that dies without a word
 /// never says which node replaced it.
 const REFRESH: Duration = Duration::from_secs(30);
@@ -109,15 +96,6 @@ const IMPORTING: Duration = Duration::from_secs(60);
 const HEDGE: Duration = Duration::from_millis(100);
 /// How long a better answer is awaited than that of a node that does not know of the last change.
 const BETTER: Duration = Duration::from_millis(500);
-
-/// Commands are sent on connections that receive no messages.
-struct NoMessages;
-
-impl Observer for NoMessages {
-    fn message(&self, _connection: &Arc<Connection>, _generation: u64, _payload: &Value) {}
-
-    fn missed(&self) {}
-}
 
 impl Nodes {
     pub(super) fn new(settings: ClusterSettings) -> Arc<Self> {
@@ -197,21 +175,13 @@ impl Nodes {
             return Arc::clone(node);
         }
         let endpoint = self.endpoint.at(&address.host, address.port);
-        let label = endpoint.address();
-        let connection = Connection::of_node(endpoint, label, self.timeouts, self.acks, NoMessages);
+        let node = Arc::new(Node::new(address.clone(), endpoint, self.timeouts, self.acks));
         if let Some(home) = &state.home {
-            connection.run_on(home);
+            node.connection.run_on(home);
         }
         if let Some(name) = &state.name {
-            connection.set_name(name.clone());
+            node.connection.set_name(name.clone());
         }
-        let node = Arc::new(Node {
-            address: address.clone(),
-            connection,
-            listener: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
-            hearing: Hearing::default(),
-        });
         state.nodes.insert(address.clone(), Arc::clone(&node));
         node
     }
@@ -536,27 +506,5 @@ impl Drop for Due {
         if let Some(nodes) = self.0.upgrade() {
             nodes.lock().is_due = false;
         }
-    }
-}
-
-impl Node {
-    /// The listener, if there is one that is alive.
-    pub(super) fn listener(&self) -> Option<Arc<Listener>> {
-        self.slot().as_ref().filter(|listener| listener.is_alive()).cloned()
-    }
-
-    pub(super) fn set_listener(&self, listener: Arc<Listener>) {
-        let before = self.slot().replace(listener);
-        drop(before);
-    }
-
-    pub(super) fn close_listener(&self) {
-        let before = self.slot().take();
-        drop(before);
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Option<Arc<Listener>>> {
-        // Nothing that holds this lock panics.
-        self.listener.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::nodes::{Node, Nodes};
+use super::node::Node;
+use super::nodes::Nodes;
 use super::slot::Slot;
 use crate::backoff::jittered;
 use crate::error::Error;
