@@ -92,7 +92,8 @@ async fn documented_permissions_on_sentinels_are_enough() {
         let log: Vec<redis::Value> = group.ask(sentinel, "ACL LOG").unwrap();
         assert!(log.is_empty(), "{log:?}");
     }
-    each(&format!("ACL SETUSER {} -sentinel|master", user[0]));
+    // Redis 6.2 takes away no part of a command.
+    each(&format!("ACL SETUSER {} -sentinel", user[0]));
     let error = refusal(&url).await;
     assert!(error.to_string().contains("lacks a permission on the sentinels"), "{error}");
     assert!(!error.is_retryable());

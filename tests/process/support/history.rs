@@ -6,7 +6,9 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use lock_testkit::history::{Turn, check_but_within, hand_offs, misnumbered, overlaps};
+use lock_testkit::history::{
+    Turn, check_but_within, first_turns, hand_offs, misnumbered, out_of_turn, overlaps,
+};
 use lock_testkit::temp_dir;
 use tempfile::TempDir;
 
@@ -194,6 +196,20 @@ impl History {
     /// Turns that followed a turn of another process.
     pub(crate) fn hand_offs(&self) -> usize {
         self.turns.values().map(|entries| hand_offs(&in_time(entries))).sum()
+    }
+
+    /// When each grant of the store was entered, on keys that begin so.
+    pub(crate) fn grants_of(&self, prefix: &str) -> Vec<u128> {
+        let on_keys = self.turns.iter().filter(|(key, _)| key.starts_with(prefix));
+        let grants = on_keys.flat_map(|(_, entries)| first_turns(&turns(entries)));
+        grants.map(|grant| grant.enter).collect()
+    }
+
+    /// The same of those by which a process went ahead of another one that waited.
+    pub(crate) fn out_of_turn_of(&self, prefix: &str) -> Vec<u128> {
+        let on_keys = self.turns.iter().filter(|(key, _)| key.starts_with(prefix));
+        let pairs = on_keys.flat_map(|(_, entries)| out_of_turn(&turns(entries)));
+        pairs.map(|(grant, _)| grant.enter).collect()
     }
 
     /// Outcomes that are unknown.

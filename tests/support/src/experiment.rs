@@ -40,6 +40,8 @@ pub struct Experiment {
     fault: &'static str,
     runs: u64,
     events: BTreeMap<&'static str, u64>,
+    /// What need not occur.
+    others: BTreeMap<&'static str, u64>,
     /// In milliseconds.
     spans: BTreeMap<&'static str, Vec<u64>>,
     /// Events that are counted when the experiment is over.
@@ -66,6 +68,7 @@ impl Experiment {
             fault,
             runs: 0,
             events,
+            others: BTreeMap::new(),
             spans: BTreeMap::new(),
             last: Vec::new(),
             rounds: 0,
@@ -111,6 +114,11 @@ impl Experiment {
         *self.events.get_mut(event).unwrap() += count as u64;
     }
 
+    /// Counts what may occur and proves nothing, for the report.
+    pub fn also_saw(&mut self, what: &'static str, count: usize) {
+        *self.others.entry(what).or_default() += count as u64;
+    }
+
     /// Records how long something took. The report shows the median and the longest.
     pub fn took(&mut self, what: &'static str, span: Duration) {
         let millis = u64::try_from(span.as_millis()).unwrap();
@@ -140,9 +148,11 @@ impl fmt::Display for Experiment {
 impl Drop for Experiment {
     fn drop(&mut self) {
         let Some(path) = std::env::var_os(REPORT) else { return };
+        let mut events = self.events.clone();
+        events.append(&mut self.others);
         let line = json!({
             "experiment": self.number, "name": self.name, "fault": self.fault, "runs": self.runs,
-            "events": self.events, "spans": self.spans, "violations": u64::from(!self.finished),
+            "events": events, "spans": self.spans, "violations": u64::from(!self.finished),
         });
         // In one write: other processes add lines, too.
         let file = OpenOptions::new().append(true).create(true).open(path);

@@ -167,6 +167,37 @@ pub fn hand_offs(turns: &[Turn]) -> usize {
     by_enter(turns).windows(2).filter(|pair| pair[0].owner != pair[1].owner).count()
 }
 
+/// The grants of the store that came out of turn, each with the turn that it went ahead of: its
+/// process was granted the lock for the second time, while another one waited from before the first
+/// time on.
+#[must_use]
+pub fn out_of_turn(turns: &[Turn]) -> Vec<(Turn, Turn)> {
+    let turns = by_enter(turns);
+    let mut of_owner = HashMap::<usize, Vec<Turn>>::new();
+    for turn in &turns {
+        of_owner.entry(turn.owner).or_default().push(*turn);
+    }
+    let (mut found, mut latest) = (Vec::new(), HashMap::<usize, Turn>::new());
+    for grant in first_turns(&turns) {
+        let Some(before) = latest.insert(grant.owner, grant) else { continue };
+        let went_ahead_of = of_owner.iter().find_map(|(owner, turns)| {
+            // The tasks of a process have their turns in the order of their requests.
+            let next = turns.iter().skip(turns.partition_point(|turn| turn.enter < before.enter));
+            let next = next.copied().next().filter(|_| *owner != grant.owner)?;
+            (grant.enter < next.enter && next.requested < before.enter).then_some(next)
+        });
+        found.extend(went_ahead_of.map(|next| (grant, next)));
+    }
+    found
+}
+
+/// The first turn of each grant of the store, in order.
+#[must_use]
+pub fn first_turns(turns: &[Turn]) -> Vec<Turn> {
+    let turns = by_enter(turns);
+    turns.chunk_by(|turn, next| turn.grant() == next.grant()).map(|grant| grant[0]).collect()
+}
+
 fn by_enter(turns: &[Turn]) -> Vec<Turn> {
     let mut turns = turns.to_vec();
     turns.sort_by_key(|turn| turn.enter);
@@ -331,6 +362,32 @@ mod tests {
         let pairs: Vec<_> =
             overlaps(&turns).iter().map(|(one, other)| (one.grant(), other.grant())).collect();
         assert_eq!(pairs, [(1, 2), (1, 3), (2, 3), (1, 4)]);
+    }
+
+    /// A grant of its own of the process `owner`.
+    fn granted(owner: usize, requested: u128, enter: u128) -> Turn {
+        Turn { owner, requested, ..turn(enter, enter + 10, enter as u64) }
+    }
+
+    #[test]
+    fn second_grant_of_a_process_while_another_waits_is_out_of_turn() {
+        let in_turn =
+            [granted(0, 0, 10), granted(1, 0, 20), granted(0, 15, 30), granted(1, 25, 40)];
+        assert!(out_of_turn(&in_turn).is_empty());
+        let second = granted(0, 15, 30);
+        let found = out_of_turn(&[granted(0, 0, 10), second, granted(1, 9, 40)]);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].0.enter, found[0].1.enter), (30, 40));
+        // Requested too late to have had a place before.
+        assert!(out_of_turn(&[granted(0, 0, 10), second, granted(1, 11, 40)]).is_empty());
+    }
+
+    #[test]
+    fn turn_that_is_handed_on_within_a_process_belongs_to_its_grant() {
+        let handed_on = Turn { fence: (10 << 6) + 1, ..granted(0, 0, 20) };
+        let turns = [granted(0, 0, 10), handed_on, granted(1, 0, 40)];
+        assert!(out_of_turn(&turns).is_empty());
+        assert_eq!(first_turns(&turns).len(), 2);
     }
 
     #[test]

@@ -45,7 +45,7 @@ use crate::error::{ConfigError, Error};
 use crate::time::Instant;
 
 /// Leases on a majority of independent Redis servers, so that locks outlive the loss of any
-/// minority of them (feature `redis-quorum`). Tested on Redis 7.0.
+/// minority of them (feature `redis-quorum`). Tested on Redis 6.2, 7.0 and 8.2, and on Valkey 9.1.
 ///
 /// Give it three servers or five that have nothing in common: neither a machine, nor replication,
 /// nor a clock that one mistake moves on all of them. A lease needs more than half of the

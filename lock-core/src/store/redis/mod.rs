@@ -65,7 +65,7 @@ use crate::error::Error;
 
 /// Leases on one Redis server, on the master that sentinels name, or on a Redis Cluster: Redis 6.2
 /// or later, or Valkey; on a cluster Redis 7.0 or later. Tested on Redis 6.2, 7.0 and 8.2, and on
-/// Valkey 9.1; with Sentinel and as a cluster on Redis 7.0.
+/// Valkey 9.1; by TLS on Redis 7.0.
 ///
 /// | URL | servers |
 /// |---|---|
