@@ -42,7 +42,7 @@ test-alerts: ## The alerts for Prometheus, by its own promtool
 	promtool check rules examples/observability/alerts.yml
 	promtool test rules tests/alerts/cases.yml
 
-faults: ## All fault experiments, within an hour; writes tests/FAULTS.md
+faults: ## All fault experiments, within an hour and a half; writes tests/FAULTS.md
 	@$(NEED) redis-server git
 	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- $(ARGS)
 

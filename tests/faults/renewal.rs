@@ -266,12 +266,17 @@ async fn a_holder_in_a_black_hole_loses_its_lease_at_the_deadline() {
 }
 
 /// centrifugal/centrifugo PR 1192: only the open connection is a black hole, and a new one would
-/// work. redis-rs keeps such a connection for as long as the kernel does.
+/// work. redis-rs keeps such a connection for as long as the kernel does. Renewals alone notice it:
+/// the client has subscribed what it listens to.
 #[tokio::test]
 async fn a_silent_connection_is_replaced_before_the_lease_is_lost() {
     let server = RedisServer::start();
     let proxy = Proxy::to(&server);
     let client = client(&proxy.url()).await;
+    let first = client.mutex("first").with_ttl(ms(1_500)).lock().await.unwrap();
+    let listens = || server.cli::<(String, u64)>("PUBSUB NUMSUB lock:{0}:forced").1 == 1;
+    eventually("it listens", ms(10_000), listens).await;
+    first.release().await.unwrap();
     let guard = client.mutex("k").with_ttl(ms(6_000)).lock().await.unwrap();
     let entered = Instant::now();
     assert_eq!(proxy.black_hole(), 1);
