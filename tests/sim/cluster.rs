@@ -348,7 +348,7 @@ impl Cluster {
         self.log.note(|| format!("the slot is at {there}"));
         self.moves += 1;
         self.spread(None);
-        // It is told as well. Until then it sends on what comes.
+        // The source learns of it as well. Until then it sends on what comes.
         sleep(self.rng.ms(0..=200)).await;
         source.learn(self.view.clone());
         // A key that comes back when its former master fails would be in the way of the next move.

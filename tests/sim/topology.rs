@@ -124,7 +124,7 @@ pub(crate) struct Setup {
     pub(crate) ttl: Duration,
     /// Whether replicas have to confirm grants.
     pub(crate) needs_acks: bool,
-    /// When their tasks ask for no more turns.
+    /// When their tasks begin no more turns.
     pub(crate) end: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! Channels: who listens, and what is published to whom.
+//! Channels: who listens, and which message goes where.
 
 use std::collections::BTreeMap;
 

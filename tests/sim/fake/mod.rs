@@ -1,7 +1,9 @@
 //! A Redis server in memory. It runs by the simulated clock, and executes the scripts as they are
 //! shipped.
 
+mod caller;
 mod channels;
+mod in_cluster;
 mod keys;
 mod lua;
 mod node;
@@ -9,12 +11,13 @@ mod replica;
 mod resp;
 mod serve;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use lock_testkit::{Op, Rng, classify};
 use tokio::time::Instant;
 
+use self::caller::Caller;
 use self::channels::{Channels, Kind, Told};
 use self::keys::Keys;
 use self::lua::Scripts;
@@ -22,7 +25,6 @@ use self::node::Node;
 pub(crate) use self::node::{Refusals, View, slot};
 pub(crate) use self::replica::{Feed, MASTER_NAME, Named, Role};
 pub(crate) use self::resp::Reply;
-use self::serve::Caller;
 use crate::log::Log;
 
 /// The server.
@@ -68,11 +70,19 @@ struct Core {
     published: Vec<(Vec<u8>, Vec<u8>)>,
     /// Its place in a cluster, if it has one.
     node: Option<Node>,
+    /// The other node of its shard.
+    peer: Option<Peer>,
     /// Whether the node was asked to execute the command although the slot is not its own.
     is_asking: bool,
     stalled_until: Option<Instant>,
     deaf_until: Option<Instant>,
     counts: Counts,
+}
+
+struct Peer {
+    server: Weak<Shared>,
+    /// How long messages take.
+    rng: Rng,
 }
 
 /// What happened on the server.
@@ -93,7 +103,7 @@ pub(crate) struct Counts {
     pub(crate) queued: usize,
     /// Of a node of a cluster.
     pub(crate) refusals: Refusals,
-    /// Sharded messages that another node of the shard published, for those who listen here.
+    /// Sharded messages that another node of the shard published, for clients that listen here.
     pub(crate) by_replica: usize,
 }
 
@@ -118,6 +128,7 @@ impl Fake {
             told: Vec::new(),
             published: Vec::new(),
             node: None,
+            peer: None,
             is_asking: false,
             stalled_until: None,
             deaf_until: None,
@@ -272,7 +283,8 @@ impl Fake {
             let args: Vec<_> = args.iter().skip(1).map(|arg| of(arg)).collect();
             // The text of a script is long, and the same each time.
             let args = args.iter().map(|arg| if arg.len() > 400 { ".." } else { arg });
-            let server = self.core().node.as_ref().map_or("redis".to_owned(), Node::to_string);
+            let server =
+                self.core().node.as_ref().map_or_else(|| "redis".to_owned(), Node::to_string);
             format!("{server} {name} {} -> {reply:?}", args.collect::<Vec<_>>().join(" "))
         });
         reply

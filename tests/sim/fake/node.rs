@@ -3,14 +3,10 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Weak};
 
-use lock_testkit::Rng;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
-use super::channels::Kind;
 use super::resp::Reply;
-use super::{Core, Fake, Shared};
 
 /// What a node knows of the cluster.
 #[derive(Clone, Debug)]
@@ -26,18 +22,14 @@ pub(crate) struct View {
 /// A server as a node.
 #[derive(Debug)]
 pub(super) struct Node {
-    name: String,
-    view: View,
+    pub(super) name: String,
+    pub(super) view: View,
     /// A slot that leaves, and where it goes.
-    leaving: Option<(u16, String)>,
+    pub(super) leaving: Option<(u16, String)>,
     /// A slot that comes.
-    coming: Option<u16>,
+    pub(super) coming: Option<u16>,
     /// Since when it does not see the others, and serves no key.
-    down_since: Option<Instant>,
-    /// The other one of its shard.
-    peer: Weak<Shared>,
-    /// How long messages take to that one.
-    rng: Rng,
+    pub(super) down_since: Option<Instant>,
 }
 
 /// What nodes replied instead of executing a command.
@@ -239,86 +231,6 @@ impl Refusal {
             Self::CrossSlot => "CROSSSLOT Keys in request don't hash to the same slot".to_owned(),
             Self::Down => "CLUSTERDOWN The cluster is down".to_owned(),
         })
-    }
-}
-
-impl Fake {
-    /// Makes it a node of a cluster, in a shard with `peer`.
-    pub(crate) fn join(&self, name: String, view: View, peer: &Self, rng: Rng) {
-        let peer = Arc::downgrade(&peer.0);
-        let (leaving, coming, down_since) = (None, None, None);
-        self.core().node = Some(Node { name, view, leaving, coming, down_since, peer, rng });
-    }
-
-    /// Learns what is new in the cluster. Slots that have another node by that end their channels
-    /// here.
-    pub(crate) fn learn(&self, view: View) {
-        let mut core = self.core();
-        let Core { node: Some(node), channels, .. } = &mut *core else { return };
-        let before = node.learn(view);
-        let told = channels.keep(|channel| node.agrees(&before, channel));
-        drop(core);
-        for (to, message) in told {
-            to.answer(message, None);
-        }
-    }
-
-    /// A slot is about to move to the node `to`, which is this one or another.
-    pub(crate) fn moves(&self, slot: u16, to: &str) {
-        if let Some(node) = &mut self.core().node {
-            node.moves(slot, to);
-        }
-    }
-
-    /// From then on it does not see the other nodes; `None`: it does.
-    pub(crate) fn is_down_since(&self, since: Option<Instant>) {
-        if let Some(node) = &mut self.core().node {
-            node.down_since = since;
-        }
-    }
-
-    /// The keys of a slot.
-    pub(crate) fn keys_in(&self, of: u16) -> Vec<Vec<u8>> {
-        let core = self.core();
-        let now_ms = core.clock_us() / 1_000;
-        core.keys.all(now_ms).filter(|key| slot(key) == of).cloned().collect()
-    }
-
-    /// Moves a key to another node.
-    pub(crate) fn migrate(&self, key: &[u8], to: &Self) {
-        let (mut from, mut to) = (self.core(), to.core());
-        let (now_ms, there_ms) = (from.clock_us() / 1_000, to.clock_us() / 1_000);
-        to.keys.take_over(key, &mut from.keys, now_ms, there_ms);
-        from.tell_replica();
-        to.tell_replica();
-    }
-
-    /// Passes what was published on sharded channels to the other node of the shard. Those who
-    /// listen there are not counted.
-    pub(super) fn pass_on(&self) {
-        let mut core = self.core();
-        let published = std::mem::take(&mut core.published);
-        let is_cut = core.feed.as_ref().is_none_or(super::Feed::is_cut);
-        let Some(node) = core.node.as_mut().filter(|_| !is_cut) else { return };
-        for (channel, message) in published {
-            let (peer, way) = (Weak::clone(&node.peer), node.rng.ms(0..=5));
-            let _arrives = tokio::spawn(async move {
-                sleep(way).await;
-                if let Some(peer) = peer.upgrade() {
-                    let heard = Self(Arc::clone(&peer)).tell_all(Kind::Sharded, &channel, &message);
-                    Self(peer).core().counts.by_replica += usize::from(heard > 0);
-                }
-            });
-        }
-    }
-}
-
-impl Core {
-    /// Why this node does not execute a command; `None` if it does.
-    pub(super) fn refusal(&self, args: &[Vec<u8>], is_asking: bool) -> Option<Refusal> {
-        let now_ms = self.now_us / 1_000;
-        let is_there = |key: &[u8]| self.keys.has(key, now_ms);
-        self.node.as_ref()?.refusal(&Subject::of(args), is_asking, is_there)
     }
 }
 

@@ -4,21 +4,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::caller::Caller;
 use super::channels::Kind;
 use super::resp::{Reply, take_command};
 use super::{Core, Fake};
 use crate::net::{Arrived, Conn};
 
-/// The connection that sends a command, and what is known of it.
-pub(crate) struct Caller {
-    conn: Conn,
-    resp3: bool,
-    /// Its last command was `ASKING`.
-    pub(super) is_asking: bool,
-}
-
 /// How often a connection that waits for the replica looks.
 const LOOK: Duration = Duration::from_millis(1);
+
 impl Fake {
     /// `WAIT`, on a connection whose last change was that.
     async fn wait(&self, args: &[Vec<u8>], changed: u64) -> Reply {

@@ -56,8 +56,8 @@ impl RedisCluster {
         Self::of((0..2 * MASTERS).map(|_| server(config).start()).collect(), false).await
     }
 
-    /// As [`start_with`](Self::start_with), by TLS: clients connect by it, and so do the nodes among
-    /// themselves. The certificate is in the configuration. What the test itself asks of a node, it
+    /// As [`start_with`](Self::start_with), by TLS: clients connect by it, and so do the nodes to
+    /// each other. The certificate is in the configuration. What the test itself asks of a node, it
     /// asks without TLS.
     pub async fn start_by_tls(config: &[&str]) -> Self {
         let by_tls = ["tls-cluster yes", "tls-replication yes"];
