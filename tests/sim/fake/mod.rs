@@ -272,7 +272,8 @@ impl Fake {
             let args: Vec<_> = args.iter().skip(1).map(|arg| of(arg)).collect();
             // The text of a script is long, and the same each time.
             let args = args.iter().map(|arg| if arg.len() > 400 { ".." } else { arg });
-            let server = self.core().node.as_ref().map_or("redis".to_owned(), Node::to_string);
+            let server =
+                self.core().node.as_ref().map_or_else(|| "redis".to_owned(), Node::to_string);
             format!("{server} {name} {} -> {reply:?}", args.collect::<Vec<_>>().join(" "))
         });
         reply
