@@ -43,7 +43,7 @@ pub(crate) fn start(cli: &Cli) {
 /// The command has begun: writes what was held back, and from now on every line at once.
 pub(crate) fn under_way() {
     // If standard error is closed, no one reads it.
-    let _ = io::stderr().write_all(&held_back().take().unwrap_or_default());
+    drop(io::stderr().write_all(&held_back().take().unwrap_or_default()));
 }
 
 struct Stderr;
