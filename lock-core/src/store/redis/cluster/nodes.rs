@@ -71,6 +71,8 @@ struct State {
     next: Option<Instant>,
     /// Whether a task is about to fetch it.
     is_due: bool,
+    /// Why the map could not be fetched the last time, if it could not.
+    failure: Option<Error>,
     /// Counts questions, so that not the same node is asked each time.
     turn: usize,
     /// The nodes that are about to take a slot, and until when they are kept although they have
@@ -111,6 +113,7 @@ impl Nodes {
             name: None,
             next: None,
             is_due: false,
+            failure: None,
             turn: 0,
             importing: HashMap::new(),
         };
@@ -273,7 +276,11 @@ impl Nodes {
         match timeout_at(self.timeouts.connect_until(until), asking).await {
             Ok(Ok(outcome)) => outcome.map_err(Fault::NotSent),
             Ok(Err(gone)) => Err(Fault::NotSent(self.task_is_gone(gone))),
-            Err(_late) => Err(Fault::NotSent(self.no_answer())),
+            // What the question before found tells more than that this one takes long.
+            Err(_late) => {
+                let failure = self.lock().failure.clone();
+                Err(Fault::NotSent(failure.unwrap_or_else(|| self.no_answer())))
+            }
         }
     }
 
@@ -289,6 +296,7 @@ impl Nodes {
         let began = Instant::now();
         let outcome = self.ask_around(began.saturating_add(self.timeouts.connect)).await;
         metrics::map_fetched(outcome.is_ok());
+        self.lock().failure = outcome.as_ref().err().cloned();
         *last = Some(Asked { began, outcome: outcome.clone() });
         outcome
     }
