@@ -1,6 +1,7 @@
 //! `rediss+cluster://`: every node, and what a redirection names, by TLS.
 
 use std::error::Error as StdError;
+use std::time::{Duration, Instant};
 
 use lock_core::store::{RedisStore, RedisStoreBuilder};
 use lock_core::testing::wait_idle;
@@ -8,6 +9,10 @@ use lock_core::{Error, ErrorKind, LockClient};
 use lock_testkit::{Experiment, FailOver, RedisCluster, eventually, ms, within};
 
 use crate::certificates::{Certificates, YEAR};
+
+/// A handshake takes its time on a loaded machine. A refusal by it is no matter of this limit.
+const PATIENCE: Duration = ms(10_000);
+const BOUND: Duration = ms(20_000);
 
 /// A cluster whose nodes have a certificate, and who signed it.
 async fn start() -> (RedisCluster, Certificates) {
@@ -22,7 +27,8 @@ fn trusting(url: &str, certificates: &Certificates) -> RedisStoreBuilder {
 }
 
 async fn client(url: &str, certificates: &Certificates) -> LockClient {
-    let store = trusting(url, certificates).connect().await.unwrap();
+    let store = trusting(url, certificates).with_connect_timeout(PATIENCE);
+    let store = store.connect().await.unwrap();
     LockClient::builder(store).build().unwrap()
 }
 
@@ -99,11 +105,11 @@ async fn locks_follow_their_slots_and_masters_by_tls() {
 
 /// The errors of a store that connects, and of a lock that is wanted of one that has not.
 async fn refusals(store: impl Fn() -> RedisStoreBuilder) -> [Error; 2] {
-    let (connected, _) = within("an answer", ms(10_000), store().connect()).await;
+    let (connected, _) = within("an answer", BOUND, store().connect()).await;
     let client = LockClient::builder(store().connect_lazy().unwrap()).build().unwrap();
-    let mutex = client.mutex("k").with_wait(ms(3_000));
+    let mutex = client.mutex("k").with_wait(ms(2_000));
     let body = mutex.run(async |_| panic!("the body must not run"));
-    let (ran, _): (Result<(), _>, _) = within("an answer", ms(10_000), body).await;
+    let (ran, _): (Result<(), _>, _) = within("an answer", BOUND, body).await;
     [connected.unwrap_err(), ran.unwrap_err()]
 }
 
@@ -118,7 +124,9 @@ async fn cluster_without_a_trusted_certificate_is_refused() {
     );
     let (cluster, certificates) = start().await;
     let (url, other) = (cluster.url(), Certificates::make("127.0.0.1", YEAR));
-    let unknown = refusals(|| trusting(&url, &other)).await;
+    let begun = Instant::now();
+    let unknown = refusals(|| trusting(&url, &other).with_connect_timeout(PATIENCE)).await;
+    assert!(begun.elapsed() < PATIENCE, "it was no refusal: {:?}", begun.elapsed());
     for error in &unknown {
         let says = chain(error);
         assert!(says.to_lowercase().contains("certificate"), "{says}");

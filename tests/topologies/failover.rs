@@ -264,7 +264,7 @@ fn ordered(
 #[test]
 fn graceful_failovers_under_load_share_no_lock() {
     let _alone = alone();
-    let name = "no two turns at once, numbers grow, no outcome is unknown, in order but for those that a failover passes over, nothing left";
+    let name = "no two turns at once, numbers grow, no outcome is unknown, nothing left";
     let fault = "CLUSTER FAILOVER while 40 tasks of four processes contend";
     let event = "graceful failovers";
     let mut experiment = Experiment::new(53, name, fault, &[event, HELD, TURNS, IN_TURN, BETWEEN])
