@@ -26,7 +26,7 @@ const BOUND: Duration = ms(60_000);
 /// A waiter without its subscription claims again within a second, and its place counts from the
 /// next round on.
 const BACK: Duration = ms(1_200);
-/// A machine that stands still for longer than this, in milliseconds, may cost a place or an answer.
+/// A machine that stands still for longer than this, in milliseconds, may cost a place or a reply.
 const STALL: u64 = 150;
 
 /// The names of what is counted.
