@@ -219,22 +219,22 @@ fn thresholds(tasks: usize, figures: &Rounds<Figures>) -> Vec<Threshold> {
     let rate = |index, other| figures.ratio(index, Some(other), |round: &Figures| Some(round.rate));
     if tasks > 1 {
         return vec![threshold(
-            "cluster of 3, 256 tasks, locks/s / one server with a replica",
-            rate(CLUSTER, REPLICATED),
+            "cluster of 3, 256 tasks, locks/s / one server",
+            rate(CLUSTER, ONE),
             Limit::AtLeast(0.35),
             Limit::AtLeast(0.6),
         )];
     }
     vec![
         threshold(
-            "cluster, 1 task, p50 / one server with a replica",
-            p50(CLUSTER, REPLICATED),
+            "cluster, 1 task, p50 / one server",
+            p50(CLUSTER, ONE),
             Limit::AtMost(1.1),
             Limit::AtMost(1.03),
         ),
         threshold(
-            "Sentinel, 1 task, p50 / the same master by its address",
-            p50(WITH_SENTINEL, REPLICATED),
+            "Sentinel, 1 task, p50 / one server",
+            p50(WITH_SENTINEL, ONE),
             Limit::AtMost(1.03),
             Limit::AtMost(1.0),
         ),
@@ -358,8 +358,8 @@ async fn hot_key(
             unit: "",
         },
         Threshold {
-            what: "cluster, hot key: gap across processes / one server with a replica".to_owned(),
-            figure: figures.ratio(CLUSTER, Some(REPLICATED), |round| round.p50),
+            what: "cluster, hot key: gap across processes / one server".to_owned(),
+            figure: figures.ratio(CLUSTER, Some(ONE), |round| round.p50),
             required: Limit::AtMost(1.3),
             target: Some(Limit::AtMost(1.1)),
             unit: "",

@@ -86,11 +86,6 @@ impl Operation {
         matches!(self, Self::Queue | Self::Subscribe)
     }
 
-    /// Whether the operation claims until its wait is over.
-    pub(super) fn claims_again(self) -> bool {
-        matches!(self, Self::Lock | Self::Queue)
-    }
-
     /// Whether the operation starts with a held lock.
     pub(super) fn holds(self) -> bool {
         matches!(self, Self::Release | Self::Renew | Self::Extend)

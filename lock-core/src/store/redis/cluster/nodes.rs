@@ -51,8 +51,8 @@ pub(super) struct Nodes {
     state: Mutex<State>,
     /// Nodes do not tell how many changes they know of.
     hides_epochs: AtomicBool,
-    /// One task fetches the map, the others wait for it.
-    asking: tokio::sync::Mutex<Option<Asked>>,
+    /// When the last question for the map began. One task asks, the others wait for it.
+    asking: tokio::sync::Mutex<Option<Instant>>,
     this: Weak<Self>,
 }
 
@@ -78,12 +78,6 @@ struct State {
     /// The nodes that are about to take a slot, and until when they are kept although they have
     /// none yet.
     importing: HashMap<Address, Instant>,
-}
-
-/// A question for the map that is over.
-struct Asked {
-    began: Instant,
-    outcome: Result<(), Error>,
 }
 
 /// How often the map is fetched although nothing is wrong. A master that dies without a word
@@ -287,17 +281,17 @@ impl Nodes {
     /// Fetches the map, unless another task began to after `asked`.
     async fn refresh(&self, asked: Instant) -> Result<(), Error> {
         let mut last = self.asking.lock().await;
-        if let Some(last) = &*last {
-            if last.began >= asked {
-                return last.outcome.clone();
+        if let Some(last) = *last {
+            if last >= asked {
+                return self.lock().failure.clone().map_or(Ok(()), Err);
             }
-            sleep_until(last.began.saturating_add(REFRESH_PAUSE)).await;
+            sleep_until(last.saturating_add(REFRESH_PAUSE)).await;
         }
         let began = Instant::now();
         let outcome = self.ask_around(began.saturating_add(self.timeouts.connect)).await;
         metrics::map_fetched(outcome.is_ok());
         self.lock().failure = outcome.as_ref().err().cloned();
-        *last = Some(Asked { began, outcome: outcome.clone() });
+        *last = Some(began);
         outcome
     }
 
