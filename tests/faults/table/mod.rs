@@ -50,8 +50,8 @@ const FREE_WITHIN: Duration = ms(6_000);
 /// For locks that must not expire during a test.
 const LONG_TTL: Duration = ms(60_000);
 /// A pulse that is later than this shows that the machine stood still. A client cannot tell that
-/// from a fault: if the reply to the last claim of a wait is 40 ms late, the outcome is unknown, and
-/// two stalls may add up to that.
+/// from a fault: if the reply to the last claim of a wait is 40 ms late, the outcome is unknown.
+/// Two stalls may add up to that.
 const STALL: Duration = ms(25);
 /// The number of attempts at a cell on a machine that stands still again and again.
 const MOST_ATTEMPTS: usize = 20;
