@@ -31,8 +31,8 @@ const SEQUENCES: usize = 2_000;
 /// They mostly wait for keys to expire.
 const SIDE_BY_SIDE: usize = 16;
 const COMMANDS: usize = 30;
-const TRIES: usize = 20;
-const SHORTEST_LIFE: Duration = Duration::from_millis(30);
+/// The shortest life of keys. A machine that is too slow for one gets the next.
+const SHORT_LIVES_MS: [u64; 10] = [30, 30, 30, 100, 100, 300, 300, 1_000, 1_000, 3_000];
 
 /// The simulated server and Redis execute the same random commands.
 #[test]
@@ -72,7 +72,7 @@ fn compare(next: &AtomicU64, sequences: u64, total: &Mutex<Seen>) {
         }
         // Keys expire by real time on one of them: where the machine stood still, that says
         // nothing.
-        let mut tries = std::iter::repeat_with(|| sequence(seed, &mut real)).take(TRIES);
+        let mut tries = SHORT_LIVES_MS.iter().map(|life| sequence(seed, *life, &mut real));
         let seen = tries.find_map(|seen| seen).expect("a machine that is quick enough for once");
         let total = &mut *total.lock().unwrap();
         total.commands += seen.commands;
@@ -93,22 +93,24 @@ struct Seen {
 }
 
 /// Sends the same commands to both; `None` if they differ where time decides: when a key may have
-/// expired on one of them in between.
-fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
+/// expired on one of them only, at that command or at an earlier one.
+fn sequence(seed: u64, short_ms: u64, real: &mut redis::Connection) -> Option<Seen> {
+    let (short, lives) = (Duration::from_millis(short_ms), [&*short_ms.to_string(), LONG_MS]);
     let (mut rng, mut seen, mut before) = (Rng::new(seed), Seen::default(), Vec::new());
     let fake = Fake::new(EXACT, Log::new(Reader::None));
     redis::cmd("FLUSHALL").exec(real).unwrap();
     redis::cmd("SCRIPT").arg("FLUSH").exec(real).unwrap();
-    let mut since = Instant::now();
+    let (mut since, mut is_slow) = (Instant::now(), false);
     for _ in 0..COMMANDS {
         if rng.chance(3) {
             // Longer than the shortest lives, and much shorter than the others.
             let there = keys_of(real);
-            std::thread::sleep(Duration::from_millis(40));
+            is_slow |= since.elapsed() > short / 2;
+            std::thread::sleep(short + Duration::from_millis(10));
             since = Instant::now();
             seen.expired += there - keys_of(real);
         }
-        let args = any_command(&mut rng);
+        let args = any_command(&mut rng, lives);
         let (name, rest) = args.split_first().unwrap();
         let mut cmd = redis::cmd(std::str::from_utf8(name).unwrap());
         for arg in rest {
@@ -134,7 +136,7 @@ fn sequence(seed: u64, real: &mut redis::Connection) -> Option<Seen> {
             // The order in that key depends on the millisecond.
             let by_time = args.iter().any(|arg| arg == BY_TIME.as_bytes());
             assert!(
-                by_time || since.elapsed() > SHORTEST_LIFE / 2,
+                by_time || is_slow || since.elapsed() > short / 2,
                 "seed {seed}: {before:#?}: {simulated:?} instead of {actual:?}"
             );
             return None;
@@ -160,14 +162,14 @@ const TOKENS: [&str; 3] = [
     "b6faa08e-32fc-4220-b969-e88c084615d6",
     "115f4116-de34-4ef0-8275-6b41fb9c664a",
 ];
-/// In milliseconds: over after the sleep, or long after the sequence.
-const LIVES: [&str; 2] = ["30", "50000"];
+/// Over long after the sequence. Short lives are over after the sleep.
+const LONG_MS: &str = "50000";
 
-fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
+fn any_command(rng: &mut Rng, lives: [&str; 2]) -> Vec<Vec<u8>> {
     let key = rng.one_of(&KEYS);
     let member_of = |rng: &mut Rng| format!("m{}", rng.within(0..=3));
     let token = rng.one_of(&TOKENS);
-    let life = rng.one_of(&LIVES);
+    let life = rng.one_of(&lives);
     let score = rng.within(0..=5).to_string();
     let line = match rng.within(0..=25) {
         0 => format!("GET {key}"),
@@ -190,13 +192,13 @@ fn any_command(rng: &mut Rng) -> Vec<Vec<u8>> {
         17 => "PUBLISH no-channel message".to_owned(),
         18 => format!("ZCOUNT {key} ({score} +inf"),
         19 => rng.one_of(&["GET", "SET lock:a x PX 0", "PEXPIRE lock:a x", "NOSUCH a b"]).into(),
-        _ => return any_script(rng),
+        _ => return any_script(rng, lives),
     };
     line.split(' ').map(|arg| arg.as_bytes().to_vec()).collect()
 }
 
 /// A call of a shipped script for one or two locks.
-fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
+fn any_script(rng: &mut Rng, lives: [&str; 2]) -> Vec<Vec<u8>> {
     let which = rng.within(0..=2) as usize;
     let mut args = if rng.chance(10) {
         vec!["EVALSHA".to_owned(), redis::Script::new(SCRIPTS[which]).get_hash().to_owned()]
@@ -208,7 +210,7 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
     let members = tokens.iter().map(|token| {
         // No client is subscribed, so a waiter that claims to be counts as gone.
         let sign = rng.one_of(&["=", "~"]);
-        format!("{token}:{}:{sign}{}", rng.one_of(&LIVES), if sign == "=" { "inbox" } else { "" })
+        format!("{token}:{}:{sign}{}", rng.one_of(&lives), if sign == "=" { "inbox" } else { "" })
     });
     let members: Vec<_> = members.collect();
     let names = locks.iter().map(|lock| format!("lock:{lock}"));
@@ -218,7 +220,7 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
         args.push(locks.len().to_string());
         args.extend(names);
         for token in tokens {
-            args.extend([token.to_owned(), rng.one_of(&LIVES).to_owned()]);
+            args.extend([token.to_owned(), rng.one_of(&lives).to_owned()]);
         }
     } else {
         args.push((1 + 3 * locks.len()).to_string());
@@ -230,7 +232,7 @@ fn any_script(rng: &mut Rng) -> Vec<Vec<u8>> {
         for token in &tokens {
             args.push((*token).to_owned());
             if which == 0 {
-                args.push(rng.one_of(&LIVES).to_owned());
+                args.push(rng.one_of(&lives).to_owned());
                 // Void, or good for long.
                 args.push(rng.one_of(&["1000000", "9000000000000000"]).to_owned());
             } else {
@@ -277,7 +279,7 @@ fn is_close(one: u64, two: u64) -> bool {
         1_000_000_000_000_000.. => one.abs_diff(two) < MOMENT_US,
         // The same in milliseconds; and lives.
         1_000.. => one.abs_diff(two) < MOMENT_MS,
-        _ => one.abs_diff(two) < 25 && one > 3 && two > 3,
+        _ => one.abs_diff(two) < MOMENT_MS / 2 && one > 3 && two > 3,
     }
 }
 
