@@ -259,6 +259,22 @@ impl Error {
         self
     }
 
+    /// The message and those of the causes, each said once, for a message that has no source of its
+    /// own for them.
+    #[cfg(feature = "redis-quorum")]
+    pub(crate) fn text_with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let said = cause.to_string();
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
+            source = cause.source();
+        }
+        text
+    }
+
     /// What was given as the source, whatever it says.
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|source| source as _)

@@ -14,9 +14,7 @@ use super::rounds::Quorum;
 use super::servers::one_each;
 use crate::error::{ConfigError, Error};
 use crate::runtime;
-use crate::store::redis::RedisStore;
-#[cfg(feature = "test-util")]
-use crate::store::redis::RedisStoreBuilder;
+use crate::store::redis::{Credentials, RedisStore, RedisStoreBuilder};
 use crate::store::{Member, Store as _, Terms};
 
 /// Builds a [`QuorumStore`].
@@ -47,9 +45,13 @@ pub struct QuorumStoreBuilder {
     request_timeout: Duration,
     connect_timeout: Duration,
     runtime: Option<Handle>,
+    settings: Vec<Setting>,
     #[cfg(feature = "test-util")]
     connectors: Vec<Box<dyn FnOnce(RedisStoreBuilder) -> RedisStoreBuilder + Send + Sync>>,
 }
+
+/// A setting of the connections, which each member gets.
+type Setting = Box<dyn Fn(RedisStoreBuilder) -> RedisStoreBuilder + Send + Sync>;
 
 /// Three times the default ttl, and long enough for most that set another one.
 const RESTART_DELAY: Duration = Duration::from_secs(30);
@@ -102,6 +104,7 @@ impl QuorumStore {
             request_timeout: REQUEST_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
             runtime: None,
+            settings: Vec::new(),
             #[cfg(feature = "test-util")]
             connectors: Vec::new(),
         }
@@ -152,6 +155,77 @@ impl QuorumStoreBuilder {
     /// [`RedisStoreBuilder::with_runtime`](crate::store::RedisStoreBuilder::with_runtime).
     pub fn with_runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
+        self
+    }
+
+    /// Asks `provider` for the credentials before each connection to any member, in place of those
+    /// of the URLs, as
+    /// [`RedisStoreBuilder::with_credentials_provider`](crate::store::RedisStoreBuilder::with_credentials_provider)
+    /// does. A lease outlives the rotation of its password: a connection that a member ends is
+    /// dialled anew with what is valid then.
+    ///
+    /// The provider is not told which member it is asked for, so all members take the same
+    /// credentials; passwords that differ belong in the URLs. A password that is rotated on one
+    /// member after the other is best added to all of them before the first of them loses the old
+    /// one: a user of an ACL may have several.
+    ///
+    /// ```no_run
+    /// use lock_core::store::{Credentials, QuorumStore};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lock_core::Error> {
+    /// let members = ["redis://10.0.1.5/", "redis://10.0.2.5/", "redis://10.0.3.5/"];
+    /// let store = QuorumStore::builder(members)
+    ///     .with_credentials_provider(async || {
+    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         Ok::<_, std::io::Error>(Credentials::new("locks", password.trim()))
+    ///     })
+    ///     .connect()
+    ///     .await?;
+    /// # drop(store); Ok(()) }
+    /// ```
+    pub fn with_credentials_provider<F, E>(
+        self,
+        provider: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let provider = Arc::new(provider);
+        self.with_setting(move |member| {
+            let provider = Arc::clone(&provider);
+            member.with_credentials_provider(move || provider())
+        })
+    }
+
+    /// Trusts the certificates in `pem`, and no others, for all members, whose URLs must be
+    /// `rediss://`. Default: those that the platform trusts.
+    #[cfg(feature = "redis-tls")]
+    pub fn with_root_certificates(self, pem: impl Into<Vec<u8>>) -> Self {
+        let pem = pem.into();
+        self.with_setting(move |member| member.with_root_certificates(pem.clone()))
+    }
+
+    /// Shows each member a certificate, with its private key, both as PEM; for `rediss://` URLs.
+    #[cfg(feature = "redis-tls")]
+    pub fn with_client_certificate(
+        self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        let (certificate, key) = (certificate.into(), key.into());
+        self.with_setting(move |member| {
+            member.with_client_certificate(certificate.clone(), key.clone())
+        })
+    }
+
+    /// Gives each member a setting. Of two that concern the same, the later counts.
+    fn with_setting(
+        mut self,
+        setting: impl Fn(RedisStoreBuilder) -> RedisStoreBuilder + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.push(Box::new(setting));
         self
     }
 
@@ -206,10 +280,12 @@ impl QuorumStoreBuilder {
         runtime::current()?;
         let quorum = &store.quorum;
         let checks = join_all(quorum.members.iter().map(|member| member.check())).await;
-        let failed: Vec<Error> = checks.into_iter().filter_map(Result::err).collect();
+        let failed = checks.into_iter().enumerate();
+        let failed: Vec<(usize, Error)> =
+            failed.filter_map(|(member, check)| Some((member, check.err()?))).collect();
         let good = quorum.members.len() - failed.len();
         // A member that can never keep locks is a mistake in the list; one that is away is not.
-        if let Some(error) = failed.iter().find(|error| error.is_permanent()) {
+        if let Some((_, error)) = failed.iter().find(|(_, error)| error.is_permanent()) {
             return Err(error.clone());
         }
         if good < quorum.majority() {
@@ -224,7 +300,7 @@ impl QuorumStoreBuilder {
     ///
     /// # Errors
     ///
-    /// For a bad list of members, URL or setting.
+    /// For a bad list of members, URL, setting or certificate.
     pub fn connect_lazy(self) -> Result<QuorumStore, ConfigError> {
         let Self {
             urls,
@@ -233,6 +309,7 @@ impl QuorumStoreBuilder {
             request_timeout,
             connect_timeout,
             runtime,
+            settings,
             #[cfg(feature = "test-util")]
             connectors,
         } = self;
@@ -252,6 +329,7 @@ impl QuorumStoreBuilder {
             let builder = RedisStore::builder(url)
                 .with_request_timeout(request_timeout)
                 .with_connect_timeout(connect_timeout);
+            let builder = settings.iter().fold(builder, |builder, setting| setting(builder));
             #[cfg(feature = "test-util")]
             let builder = match connectors.next() {
                 Some(connector) => connector(builder),
@@ -305,7 +383,7 @@ pub(crate) fn check_members<U: AsRef<str>>(urls: &[U]) -> Result<(), ConfigError
     Ok(())
 }
 
-/// The URLs may hold passwords.
+/// The URLs may hold passwords, and settings do.
 impl fmt::Debug for QuorumStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QuorumStoreBuilder")

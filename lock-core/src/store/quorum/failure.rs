@@ -55,12 +55,11 @@ impl Failure {
     }
 
     /// Of a claim that found too few connections.
-    pub(super) fn unconnected(members: &Members, open: usize, failed: &[Error]) -> Self {
+    pub(super) fn unconnected(members: &Members, open: usize, failed: &[(usize, Error)]) -> Self {
         let what = no_majority(open, members.len());
-        let texts: Vec<String> = failed.iter().map(ToString::to_string).collect();
-        let mut error = unavailable(what, texts.join("; "));
+        let mut error = unavailable(what, reasons(members, failed));
         let missing = members.len() - majority(members.len());
-        if failed.iter().filter(|error| error.is_permanent()).count() > missing {
+        if failed.iter().filter(|(_, error)| error.is_permanent()).count() > missing {
             error = error.permanent();
         }
         Self::plain(error)
@@ -152,6 +151,18 @@ pub(super) fn unavailable(what: impl Into<String>, replies: String) -> Error {
     Error::unavailable(what.into(), Replies(replies))
 }
 
+/// Why each of these members failed.
+pub(super) fn reasons(members: &Members, failed: &[(usize, Error)]) -> String {
+    let texts = failed.iter().map(|(member, error)| reason(&*members[*member], error));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// Why a member failed, down to the cause: that there is no connection says less than why.
+pub(super) fn reason(member: &dyn Member, error: &Error) -> String {
+    let (label, text) = (member.to_string(), error.text_with_causes());
+    if text.contains(&label) { text } else { format!("{label}: {text}") }
+}
+
 /// What each member said.
 fn replies(members: &Members, votes: &Votes) -> String {
     let text = |(member, reply): (usize, &Reply)| {
@@ -160,7 +171,7 @@ fn replies(members: &Members, votes: &Votes) -> String {
             Reply::Open | Reply::Failed { .. } => {
                 let error = votes.errors.iter().find(|(index, _)| *index == member);
                 match error {
-                    Some((_, error)) => format!("{label}: {error}"),
+                    Some((_, error)) => reason(&**label, error),
                     None => format!("{label} did not answer in time"),
                 }
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::QuorumStore;
-use super::failure::{no_majority, unavailable};
+use super::failure::{no_majority, reason, unavailable};
 use super::servers::one_each;
 use crate::error::{Error, ErrorKind};
 use crate::store::{
@@ -124,7 +124,10 @@ impl Inspect for QuorumStore {
                         problems.extend(health.problems.into_iter().map(named));
                         notes.extend(health.notes.into_iter().map(named));
                     }
-                    Err(error) => away.push(format!("{member} does not answer: {error}")),
+                    Err(error) => {
+                        let why = error.text_with_causes();
+                        away.push(format!("{member} does not answer: {why}"));
+                    }
                 }
             }
             if servers.len() < self.quorum.majority() {
@@ -161,7 +164,7 @@ impl QuorumStore {
             match reply {
                 Ok(reply) => good.push(reply),
                 Err(error) if error.kind() == ErrorKind::WrongType => return Err(error),
-                Err(error) => failed.push(format!("{member}: {error}")),
+                Err(error) => failed.push(reason(&**member, &error)),
             }
         }
         if good.len() >= self.quorum.majority() {

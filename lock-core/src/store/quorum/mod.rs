@@ -34,7 +34,7 @@ pub use self::builder::QuorumStoreBuilder;
 #[cfg(feature = "serde")]
 pub(crate) use self::builder::{check_members, check_restart_delay};
 use self::ending::{ASK_AGAIN, Ending, Outcome};
-use self::failure::{no_majority, unavailable};
+use self::failure::{no_majority, reasons, unavailable};
 use self::rounds::Quorum;
 use self::waiting::{Waits, give_up};
 use super::{
@@ -224,11 +224,9 @@ impl Quorum {
 
     /// The error of a release after which it is not known what became of the lock.
     fn released_nowhere(&self, failed: &[(usize, Error)]) -> Error {
-        let texts =
-            failed.iter().map(|(member, error)| format!("{}: {error}", self.members[*member]));
-        let texts: Vec<String> = texts.collect();
         let answered = self.members.len() - failed.len();
-        let error = unavailable(no_majority(answered, self.members.len()), texts.join("; "));
+        let what = no_majority(answered, self.members.len());
+        let error = unavailable(what, reasons(&self.members, failed));
         if failed.iter().any(|(_, error)| error.is_unknown()) {
             return error.in_doubt("the others may have released the lock");
         }

@@ -333,14 +333,17 @@ impl Quorum {
     /// Connects to a majority, if there are not so many connections, and makes sure that they are
     /// as many servers.
     async fn connect(&self, until: Instant) -> Result<(), Failure> {
-        let missing = self.members.iter().filter(|member| member.clock().is_none());
-        let mut missing: FuturesUnordered<_> = missing.map(|member| member.open(until)).collect();
+        let members = self.members.iter().enumerate();
+        let missing = members.filter(|(_, member)| member.clock().is_none());
+        let mut missing: FuturesUnordered<_> = missing
+            .map(|(index, member)| async move { (index, member.open(until).await) })
+            .collect();
         let mut open = self.members.len() - missing.len();
         let mut failed = Vec::new();
         while open < self.majority() {
             match missing.next().await {
-                Some(Ok(())) => open += 1,
-                Some(Err(error)) => failed.push(error),
+                Some((_, Ok(()))) => open += 1,
+                Some((member, Err(error))) => failed.push((member, error)),
                 None => break,
             }
         }
