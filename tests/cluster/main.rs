@@ -3,8 +3,6 @@
 // Some print what they went through.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout)]
 
-#[path = "../process/support/certificates.rs"]
-mod certificates;
 mod failover;
 mod locks;
 mod metrics;

@@ -1,14 +1,13 @@
 //! `rediss+cluster://`: every node, and what a redirection names, by TLS.
 
-use std::error::Error as StdError;
 use std::time::{Duration, Instant};
 
 use lock_core::store::{RedisStore, RedisStoreBuilder};
 use lock_core::testing::wait_idle;
 use lock_core::{Error, ErrorKind, LockClient};
-use lock_testkit::{Experiment, FailOver, RedisCluster, eventually, ms, within};
-
-use crate::certificates::{Certificates, YEAR};
+use lock_testkit::{
+    Certificates, Experiment, FailOver, RedisCluster, eventually, ms, with_causes, within,
+};
 
 /// A handshake takes its time on a loaded machine. A refusal by it is no matter of this limit.
 const PATIENCE: Duration = ms(10_000);
@@ -16,7 +15,7 @@ const BOUND: Duration = ms(20_000);
 
 /// A cluster whose nodes have a certificate, and who signed it.
 async fn start() -> (RedisCluster, Certificates) {
-    let certificates = Certificates::make("127.0.0.1", YEAR);
+    let certificates = Certificates::make("127.0.0.1", Certificates::YEAR);
     let config = certificates.config("no");
     let config: Vec<_> = config.iter().map(String::as_str).collect();
     (RedisCluster::start_by_tls(&config).await, certificates)
@@ -30,13 +29,6 @@ async fn client(url: &str, certificates: &Certificates) -> LockClient {
     let store = trusting(url, certificates).with_connect_timeout(PATIENCE);
     let store = store.connect().await.unwrap();
     LockClient::builder(store).build().unwrap()
-}
-
-/// An error and what caused it.
-fn chain(error: &Error) -> String {
-    let causes =
-        std::iter::successors(Some(error as &(dyn StdError + 'static)), |it| (*it).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// Whether a client has connections to a server, all of them by TLS.
@@ -123,24 +115,24 @@ async fn cluster_without_a_trusted_certificate_is_refused() {
         &["clusters refused"],
     );
     let (cluster, certificates) = start().await;
-    let (url, other) = (cluster.url(), Certificates::make("127.0.0.1", YEAR));
+    let (url, other) = (cluster.url(), Certificates::make("127.0.0.1", Certificates::YEAR));
     let begun = Instant::now();
     let unknown = refusals(|| trusting(&url, &other).with_connect_timeout(PATIENCE)).await;
     assert!(begun.elapsed() < PATIENCE, "it was no refusal: {:?}", begun.elapsed());
     for error in &unknown {
-        let says = chain(error);
+        let says = with_causes(error);
         assert!(says.to_lowercase().contains("certificate"), "{says}");
         assert!(says.contains("rediss://127.0.0.1:"), "{says}");
     }
     let plain = format!("rediss+cluster://127.0.0.1:{}", cluster.server(0).port());
     let silent = refusals(|| trusting(&plain, &certificates)).await;
     for error in &silent {
-        let says = chain(error);
+        let says = with_causes(error);
         // The handshake of the one node has failed, or takes too long yet.
         let is_named = says.contains(&format!("no node of {plain} answers"));
         assert!(is_named || says.contains("timed out"), "{says}");
     }
-    for error in unknown.iter().chain(&silent) {
+    for error in unknown.iter().with_causes(&silent) {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
         experiment.ran(1);
         experiment.saw("clusters refused", 1);

@@ -110,15 +110,17 @@ async fn config_reads_url_and_options_and_the_environment_overrides_them() {
     assert!(error.contains("duration with its unit") && error.contains("import.ttl"), "{error}");
 }
 
-/// A list in a file, and text in the environment.
+/// A list in a file, and text in the environment; with passwords that differ.
 #[tokio::test]
 async fn several_urls_are_a_quorum_with_its_restart_delay() {
-    let quorum = Quorum::of_age(3, "shop");
-    let urls = quorum.urls();
+    let server = |password| RedisServer::builder().password(password).start();
+    let quorum = Quorum::of(["one", "two", "three"].map(server));
+    quorum.vouch_for_all("shop");
+    let urls: Vec<String> = quorum.servers().map(RedisServer::url).collect();
     let file = format!("[lock]\nurl = {urls:?}\nnamespace = 'shop'\nrestart_delay = '20s'");
     let of_file: Settings = Figment::from(Toml::string(&file)).extract().unwrap();
     let variables = [
-        ("SHOP__LOCK__URL", quorum.urls().join(" ")),
+        ("SHOP__LOCK__URL", urls.join(" ")),
         ("SHOP__LOCK__NAMESPACE", "shop".to_owned()),
         ("SHOP__LOCK__RESTART_DELAY", "20s".to_owned()),
     ];

@@ -6,43 +6,31 @@ use std::sync::{Arc, Mutex};
 
 use lock_core::LockClient;
 use lock_core::store::{Credentials, RedisStore};
-use lock_testkit::{RedisServer, documented_user, eventually, ms, within};
+use lock_testkit::{RedisServer, eventually, ms, within};
 
 const FIRST: &str = "canary-of-the-first-password";
 const SECOND: &str = "canary-of-the-second-password";
-
-/// The user of the documentation, with `password` alone.
-fn set_password(server: &RedisServer, password: &str) -> String {
-    let acl = documented_user();
-    let mut command = vec!["ACL", "SETUSER"];
-    command.extend(acl.iter().filter(|right| !right.starts_with('>')));
-    let set = format!(">{password}");
-    command.extend(["resetpass", &set]);
-    let () = server.connect().command(&command).unwrap();
-    acl[0].to_owned()
-}
 
 // node-redis#2779, ioredis#1738, redisson#4713
 #[tokio::test]
 async fn a_rotated_password_is_used_at_the_next_dial() {
     for protocol in ["resp3", "resp2"] {
         let server = RedisServer::start();
-        let user = set_password(&server, FIRST);
+        let user = server.documented_user_with(&[FIRST]);
         let (current, asked) = (Arc::new(Mutex::new(FIRST)), Arc::new(AtomicUsize::new(0)));
         let (password, count) = (Arc::clone(&current), Arc::clone(&asked));
-        let name = user.clone();
         // What the URL says is not used.
         let url = server.url_for("stranger", "wrong");
         let store = RedisStore::builder(format!("{url}?protocol={protocol}"))
             .with_credentials_provider(move || {
                 count.fetch_add(1, Ordering::SeqCst);
-                let (name, password) = (name.clone(), *password.lock().unwrap());
-                async move { Ok::<_, io::Error>(Credentials::new(name, password)) }
+                let password = *password.lock().unwrap();
+                async move { Ok::<_, io::Error>(Credentials::new(user, password)) }
             });
         let client = LockClient::builder(store.connect().await.unwrap()).build().unwrap();
         let guard = client.mutex("held").lock().await.unwrap();
         *current.lock().unwrap() = SECOND;
-        set_password(&server, SECOND);
+        server.documented_user_with(&[SECOND]);
         assert!(server.kill_connections() >= 1);
         let lock = client.mutex("k").with_wait(ms(5_000)).lock();
         within("a lock", ms(5_000), lock).await.0.unwrap().release().await.unwrap();

@@ -3,19 +3,18 @@
 //! The roots of the platform are read from where `SSL_CERT_FILE` points, so a process that trusts
 //! an authority of the test's own is another one than the test.
 
-use std::error::Error as _;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use lock_core::store::RedisStore;
 use lock_core::testing::{ClientStats, wait_idle};
-use lock_core::{Error, ErrorKind, LockClient};
+use lock_core::{ErrorKind, LockClient};
 use lock_testkit::{
-    Experiment, RedisServer, eventually, free_port, ms, redis_server, temp_dir, within,
+    Certificates, Experiment, Quorum, RedisServer, eventually, free_port, ms, redis_server,
+    temp_dir, with_causes, within,
 };
 
-use crate::support::certificates::{Certificates, YEAR};
 use crate::support::worker::Worker;
 
 /// A server with a certificate.
@@ -28,7 +27,7 @@ struct Tls {
 impl Tls {
     /// A server whose certificate is for `name`.
     fn start(name: &str) -> Self {
-        Self::start_until(name, YEAR)
+        Self::start_until(name, Certificates::YEAR)
     }
 
     /// The same, with a certificate that is good until that year.
@@ -39,14 +38,12 @@ impl Tls {
     /// The same. `asks`: whether clients need a certificate of the authority, as `client.pem` is.
     fn start_with(name: &str, year: i32, asks: &str) -> Self {
         let certificates = Certificates::make(name, year);
-        let lines = certificates.config(asks);
-        let builder = RedisServer::builder().by_tls();
-        let server = lines.iter().fold(builder, |builder, line| builder.config(line)).start();
+        let server = certificates.server(asks).start();
         Self { port: server.tls_port(), server, certificates }
     }
 
     fn url(&self) -> String {
-        format!("rediss://127.0.0.1:{}/", self.port)
+        self.server.tls_url()
     }
 
     fn authority(&self) -> PathBuf {
@@ -65,17 +62,6 @@ fn holder(url: &str, authority: &Path) -> Command {
     command
 }
 
-/// An error and what caused it.
-fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 /// The whole life of a lock over TLS: connected, granted, renewed, released.
 #[tokio::test]
 async fn server_with_a_trusted_certificate_is_used() {
@@ -92,6 +78,27 @@ async fn server_with_a_trusted_certificate_is_used() {
     assert!(event.contains("Ok(InTime)"), "{event}");
     assert!(!tls.server.has("lock:k"));
     assert!(worker.ends_well());
+}
+
+/// N8: three members with certificates and passwords of their own, all in one setting. The roots
+/// are the platform's.
+#[tokio::test]
+async fn quorum_with_trusted_certificates_and_passwords_is_used() {
+    let certificates = Certificates::make("127.0.0.1", Certificates::YEAR);
+    let server = |password| certificates.server("no").password(password).start();
+    let quorum = Quorum::of(["one", "two", "three"].map(server));
+    quorum.vouch_for_all("lock");
+    let urls: Vec<String> = quorum.servers().map(RedisServer::tls_url).collect();
+    let authority = certificates.path("authority.pem");
+    let mut worker = Worker::run(&mut holder(&urls.join(" "), &authority));
+    let (_, event) = worker.next();
+    assert!(event.starts_with("held"), "{event}");
+    assert!(quorum.having("lock:k") >= 2);
+    assert!(worker.is_silent(ms(1_300)), "it is renewed");
+    worker.tell("stop");
+    let (_, event) = worker.next();
+    assert!(event.contains("Ok(InTime)"), "{event}");
+    assert!(quorum.having("lock:k") < 2);
 }
 
 /// A process that trusts the authority, and not this certificate, ends at once and says why.
@@ -137,7 +144,7 @@ async fn unknown_authority_is_rejected_and_not_reported_as_busy() {
     let (outcome, _) = within("an answer", ms(10_000), RedisStore::connect(tls.url())).await;
     let error = outcome.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-    let says = chain(&error);
+    let says = with_causes(&error);
     assert!(says.contains(&format!("rediss://127.0.0.1:{}", tls.port)), "{says}");
     assert!(says.to_lowercase().contains("certificate"), "{says}");
 
@@ -187,11 +194,11 @@ fn insecure_url_is_rejected() {
 /// Roots and client certificates are given in code, not by the platform.
 #[tokio::test]
 async fn certificates_given_in_code_are_used() {
-    let tls = Tls::start_with("127.0.0.1", YEAR, "yes");
+    let tls = Tls::start_with("127.0.0.1", Certificates::YEAR, "yes");
     let trusting =
         || RedisStore::builder(tls.url()).with_root_certificates(tls.read("authority.pem"));
     let error = trusting().connect().await.unwrap_err();
-    assert!(error.is_unavailable(), "without a certificate of its own: {}", chain(&error));
+    assert!(error.is_unavailable(), "without a certificate of its own: {}", with_causes(&error));
     let shown = trusting().with_client_certificate(tls.read("client.pem"), tls.read("client.key"));
     let client = LockClient::builder(shown.connect().await.unwrap()).build().unwrap();
     client.mutex("k").lock().await.unwrap().release().await.unwrap();
@@ -201,7 +208,7 @@ async fn certificates_given_in_code_are_used() {
         .with_root_certificates(other.read("authority.pem"))
         .with_client_certificate(tls.read("client.pem"), tls.read("client.key"));
     let error = wrong.connect().await.unwrap_err();
-    assert!(chain(&error).contains("certificate"), "{}", chain(&error));
+    assert!(with_causes(&error).contains("certificate"), "{}", with_causes(&error));
 }
 
 /// What is no certificate is refused before anything is dialled, and so is one without TLS.

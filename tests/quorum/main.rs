@@ -4,6 +4,7 @@
 
 mod cancellation;
 mod contention;
+mod credentials;
 mod forgetting;
 mod loss;
 mod members;
@@ -13,6 +14,7 @@ mod numbers;
 mod operator;
 mod refusals;
 mod stores;
+mod tls;
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Worker processes, the workload that they run, and their history.
 
-pub(crate) mod certificates;
 pub(crate) mod history;
 pub(crate) mod wall;
 pub(crate) mod worker;

@@ -26,6 +26,9 @@
 )]
 
 mod alone;
+mod causes;
+#[cfg(feature = "certificates")]
+mod certificates;
 mod child;
 mod experiment;
 mod fencing;
@@ -42,6 +45,9 @@ mod skip;
 mod wait;
 
 pub use self::alone::alone;
+pub use self::causes::with_causes;
+#[cfg(feature = "certificates")]
+pub use self::certificates::Certificates;
 pub use self::child::{ChildProcess, Line, NotReady};
 pub use self::experiment::{Experiment, REPORT, is_due};
 pub use self::fencing::set_if_newer;

@@ -123,6 +123,11 @@ use crate::time::Instant;
 /// with this one. The [permissions](super::RedisStore#permissions) are those of a single server.
 /// One more key per namespace is the mark, and `<namespace>:{0}:n:<0 – 16383>` keep the numbers.
 ///
+/// Each member has its own URL, so passwords may differ, and with the feature `redis-tls` it is
+/// reached by TLS if that is `rediss://`. Credentials that are rotated come from a
+/// [provider](QuorumStoreBuilder::with_credentials_provider), and certificates from the platform or
+/// from the builder.
+///
 /// A lock that was [taken by force](crate::LockClient::force_release) stays taken for the rest of
 /// its ttl, so that no renewal of its former owner takes it again on a member that lost it.
 ///

@@ -64,6 +64,25 @@ pub fn documented_user() -> Vec<&'static str> {
     users(STORE_DOCS).next().expect("the docs show the permissions")
 }
 
+impl RedisServer {
+    /// Makes the [documented user](documented_user), with these passwords and no others, and tells
+    /// its name.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses it.
+    #[allow(clippy::must_use_candidate)] // the name is always the same
+    pub fn documented_user_with(&self, passwords: &[&str]) -> &'static str {
+        let user = documented_user();
+        let rules = user.iter().filter(|rule| !rule.starts_with('>')).map(|&rule| rule.to_owned());
+        let passwords = passwords.iter().map(|password| format!(">{password}"));
+        let mut command: Vec<String> = ["ACL", "SETUSER"].map(str::to_owned).into();
+        command.extend(rules.chain(["resetpass".to_owned()]).chain(passwords));
+        let () = self.connect().command(&command).unwrap();
+        user[0]
+    }
+}
+
 /// The same for a user of a cluster.
 ///
 /// # Panics

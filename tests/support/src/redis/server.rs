@@ -163,10 +163,22 @@ impl RedisServer {
     /// The URL for `RedisStore`, with the password if there is one.
     #[must_use]
     pub fn url(&self) -> String {
-        match &self.settings.password {
-            Some(password) => format!("redis://:{password}@127.0.0.1:{}/", self.port),
-            None => format!("redis://127.0.0.1:{}/", self.port),
-        }
+        self.url_at("redis", self.port)
+    }
+
+    /// The same by TLS.
+    ///
+    /// # Panics
+    ///
+    /// If it was not started [so](RedisBuilder::by_tls).
+    #[must_use]
+    pub fn tls_url(&self) -> String {
+        self.url_at("rediss", self.tls_port())
+    }
+
+    fn url_at(&self, scheme: &str, port: u16) -> String {
+        let login = self.settings.password.as_ref().map(|password| format!(":{password}@"));
+        format!("{scheme}://{}127.0.0.1:{port}/", login.unwrap_or_default())
     }
 
     /// The URL for a user of the access control list.

@@ -2,23 +2,25 @@
 
 use std::path::PathBuf;
 
-use lock_testkit::temp_dir;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
+
+use crate::{RedisBuilder, RedisServer, temp_dir};
 
 /// A certificate authority, and what it signed: a certificate for a server and one for a client. In
 /// files, which are removed on drop.
 #[derive(Debug)]
-pub(crate) struct Certificates {
+pub struct Certificates {
     dir: TempDir,
 }
 
-/// None of the tests' time.
-pub(crate) const YEAR: i32 = 4_000;
-
 impl Certificates {
+    /// A year that no test sees.
+    pub const YEAR: i32 = 4_000;
+
     /// The server's is for `name`, and good until that year.
-    pub(crate) fn make(name: &str, year: i32) -> Self {
+    #[must_use]
+    pub fn make(name: &str, year: i32) -> Self {
         let made = Self { dir: temp_dir("certificates") };
         let write = |file: &str, text: String| std::fs::write(made.path(file), text).unwrap();
 
@@ -37,23 +39,26 @@ impl Certificates {
             write(&format!("{who}.key"), key.serialize_pem());
         };
         sign("server", name, year);
-        sign("client", "client", YEAR);
+        sign("client", "client", Self::YEAR);
         made
     }
 
     /// Where a file is.
-    pub(crate) fn path(&self, file: &str) -> PathBuf {
+    #[must_use]
+    pub fn path(&self, file: &str) -> PathBuf {
         self.dir.path().join(file)
     }
 
     /// What is in a file.
-    pub(crate) fn read(&self, file: &str) -> Vec<u8> {
+    #[must_use]
+    pub fn read(&self, file: &str) -> Vec<u8> {
         std::fs::read(self.path(file)).unwrap()
     }
 
     /// The lines of a server's configuration. `asks`: whether clients need a certificate of the
     /// authority, as `client.pem` is.
-    pub(crate) fn config(&self, asks: &str) -> [String; 4] {
+    #[must_use]
+    pub fn config(&self, asks: &str) -> [String; 4] {
         let line = |name: &str, file: &str| format!("{name} {}", self.path(file).display());
         [
             line("tls-cert-file", "server.pem"),
@@ -61,5 +66,12 @@ impl Certificates {
             line("tls-ca-cert-file", "authority.pem"),
             format!("tls-auth-clients {asks}"),
         ]
+    }
+
+    /// A server that listens by TLS as well, with these lines.
+    #[must_use]
+    pub fn server(&self, asks: &str) -> RedisBuilder {
+        let builder = RedisServer::builder().by_tls();
+        self.config(asks).iter().fold(builder, |builder, line| builder.config(line))
     }
 }
