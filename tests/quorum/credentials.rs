@@ -8,7 +8,7 @@ use lock_core::store::{Credentials, QuorumStore, QuorumStoreBuilder};
 use lock_core::testing::wait_idle;
 use lock_testkit::{LogCapture, Quorum, RedisServer, eventually, with_causes};
 
-use crate::{BOUND, RESTART_DELAY, TIMEOUT, TTL, on};
+use crate::{BOUND, LONG_TTL, RESTART_DELAY, TIMEOUT, on, renewed};
 
 const FIRST: &str = "canary-of-the-first-password";
 const SECOND: &str = "canary-of-the-second-password";
@@ -32,7 +32,6 @@ fn store(quorum: &Quorum, user: &'static str, vault: &Arc<Vault>) -> QuorumStore
     let urls = quorum.servers().map(|server| server.url_for("stranger", "canary-of-the-url"));
     let vault = Arc::clone(vault);
     QuorumStore::builder(urls)
-        .with_restart_delay(RESTART_DELAY)
         .with_request_timeout(TIMEOUT)
         .with_connect_timeout(TIMEOUT)
         .with_credentials_provider(move || {
@@ -49,12 +48,15 @@ fn store(quorum: &Quorum, user: &'static str, vault: &Arc<Vault>) -> QuorumStore
 async fn rotated_password_costs_a_quorum_no_lease() {
     let quorum = Quorum::of_age(3, "lock");
     let takes = |server: &RedisServer, passwords: &[&str]| server.documented_user_with(passwords);
-    let users = quorum.servers().map(|server| takes(server, &[FIRST])).collect::<Vec<_>>();
+    let user = quorum.servers().map(|server| takes(server, &[FIRST])).last().unwrap();
+    let is_on = |server: &RedisServer| {
+        server.cli::<String>("CLIENT LIST").contains(&format!(" user={user} "))
+    };
     let vault = Arc::new(Vault { password: Mutex::new(FIRST), ..Vault::default() });
-    let store = store(&quorum, users[0], &vault).connect().await.unwrap();
+    let store = store(&quorum, user, &vault).connect().await.unwrap();
     assert!(vault.asked() >= 3, "for each member");
     let client = on(store);
-    let guard = client.mutex("k").lock().await.unwrap();
+    let guard = client.mutex("k").with_ttl(LONG_TTL).lock().await.unwrap();
     eventually("all have it", BOUND, || quorum.having("lock:k") == 3).await;
 
     for server in quorum.servers() {
@@ -65,7 +67,7 @@ async fn rotated_password_costs_a_quorum_no_lease() {
         takes(server, &[SECOND]);
         let asked = vault.asked();
         assert!(server.kill_connections() >= 1);
-        eventually("it is dialled anew", BOUND, || vault.asked() > asked).await;
+        eventually("it is dialled anew", BOUND, || vault.asked() > asked && is_on(server)).await;
     }
     *vault.password.lock().unwrap() = THIRD;
     let asked = vault.asked();
@@ -73,9 +75,11 @@ async fn rotated_password_costs_a_quorum_no_lease() {
         takes(server, &[THIRD]);
         assert!(server.kill_connections() >= 1);
     }
-    eventually("all are dialled anew", BOUND, || vault.asked() >= asked + 3).await;
-    tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_valid(), "renewed with the new password");
+    eventually("all are dialled anew", BOUND, || {
+        vault.asked() >= asked + 3 && quorum.servers().all(is_on)
+    })
+    .await;
+    renewed(&guard).await;
     eventually("all have it still", BOUND, || quorum.having("lock:k") == 3).await;
     let refused: u64 = quorum.servers().map(|server| server.errors("WRONGPASS")).sum();
     assert_eq!(refused, 0, "a password of the URLs, or an old one, was used");

@@ -16,15 +16,17 @@ mod refusals;
 mod stores;
 mod tls;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lock_core::store::QuorumStore;
-use lock_core::{LockClient, LockOptions};
-use lock_testkit::{Quorum, ms};
+use lock_core::{LockClient, LockOptions, MutexGuard};
+use lock_testkit::{Quorum, eventually, ms};
 
 /// The shortest that is allowed.
 const RESTART_DELAY: Duration = ms(3_000);
 const TTL: Duration = ms(2_000);
+/// Of a lease that outlives the redial of all connections at once, on a loaded machine.
+const LONG_TTL: Duration = ms(9_000);
 /// Longer than any expected event takes.
 const BOUND: Duration = ms(10_000);
 /// How long a patient client gives a member to answer. What waits for one that does not answer
@@ -51,4 +53,11 @@ fn on(store: QuorumStore) -> LockClient {
 
 fn defaults() -> LockOptions {
     LockOptions::new().with_ttl(TTL).with_wait(BOUND)
+}
+
+/// Waits until a lease is renewed, from now on.
+async fn renewed(guard: &MutexGuard) {
+    let ends = || Instant::now() + guard.remaining();
+    let before = ends();
+    eventually("a renewal", BOUND, || ends() > before + ms(500)).await;
 }

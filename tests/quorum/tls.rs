@@ -7,7 +7,7 @@ use lock_core::store::{QuorumStore, QuorumStoreBuilder};
 use lock_core::testing::wait_idle;
 use lock_testkit::{Certificates, Quorum, RedisServer, eventually, ms, with_causes};
 
-use crate::{BOUND, RESTART_DELAY, TIMEOUT, TTL, on};
+use crate::{BOUND, LONG_TTL, TIMEOUT, on, renewed};
 
 /// A handshake takes its time on a loaded machine. A refusal by it is no matter of this limit.
 const PATIENCE: Duration = ms(10_000);
@@ -24,7 +24,6 @@ fn start(certificates: &Certificates) -> Quorum {
 
 fn store(quorum: &Quorum) -> QuorumStoreBuilder {
     QuorumStore::builder(quorum.servers().map(RedisServer::tls_url))
-        .with_restart_delay(RESTART_DELAY)
         .with_request_timeout(TIMEOUT)
         .with_connect_timeout(PATIENCE)
 }
@@ -56,7 +55,7 @@ async fn certificates_given_in_code_are_used_for_each_member() {
     let text = format!("{text} {store:?} {store}");
     assert!(!text.contains("canary") && !text.contains("-----"), "{text}");
     let client = on(store);
-    let guard = client.mutex("k").lock().await.unwrap();
+    let guard = client.mutex("k").with_ttl(LONG_TTL).lock().await.unwrap();
     eventually("all have it", BOUND, || quorum.having("lock:k") == 3).await;
     for server in quorum.servers() {
         assert!(server.kill_connections() >= 1);
@@ -70,8 +69,7 @@ async fn certificates_given_in_code_are_used_for_each_member() {
         })
     })
     .await;
-    tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_valid(), "it is renewed");
+    renewed(&guard).await;
     guard.release().await.unwrap();
     wait_idle(&client).await;
     eventually("nothing is left", BOUND, || quorum.leftovers().is_empty()).await;
