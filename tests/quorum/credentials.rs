@@ -8,7 +8,7 @@ use lock_core::store::{Credentials, QuorumStore, QuorumStoreBuilder};
 use lock_core::testing::wait_idle;
 use lock_testkit::{LogCapture, Quorum, RedisServer, eventually, with_causes};
 
-use crate::{BOUND, LONG_TTL, RESTART_DELAY, TIMEOUT, on, renewed};
+use crate::{BOUND, LONG_TTL, RESTART_DELAY, TIMEOUT, on, other_lock, renewed};
 
 const FIRST: &str = "canary-of-the-first-password";
 const SECOND: &str = "canary-of-the-second-password";
@@ -67,6 +67,7 @@ async fn rotated_password_costs_a_quorum_no_lease() {
         takes(server, &[SECOND]);
         let asked = vault.asked();
         assert!(server.kill_connections() >= 1);
+        other_lock(&client).await;
         eventually("it is dialled anew", BOUND, || vault.asked() > asked && is_on(server)).await;
     }
     *vault.password.lock().unwrap() = THIRD;
@@ -75,6 +76,7 @@ async fn rotated_password_costs_a_quorum_no_lease() {
         takes(server, &[THIRD]);
         assert!(server.kill_connections() >= 1);
     }
+    other_lock(&client).await;
     eventually("all are dialled anew", BOUND, || {
         vault.asked() >= asked + 3 && quorum.servers().all(is_on)
     })

@@ -55,6 +55,11 @@ fn defaults() -> LockOptions {
     LockOptions::new().with_ttl(TTL).with_wait(BOUND)
 }
 
+/// Takes another lock: what is sent to a member whose connection is gone has it dialled.
+async fn other_lock(client: &LockClient) {
+    client.mutex("other").lock().await.unwrap().release().await.unwrap();
+}
+
 /// Waits until a lease is renewed, from now on.
 async fn renewed(guard: &MutexGuard) {
     let ends = || Instant::now() + guard.remaining();

@@ -7,7 +7,7 @@ use lock_core::store::{QuorumStore, QuorumStoreBuilder};
 use lock_core::testing::wait_idle;
 use lock_testkit::{Certificates, Quorum, RedisServer, eventually, ms, with_causes};
 
-use crate::{BOUND, LONG_TTL, TIMEOUT, on, renewed};
+use crate::{BOUND, LONG_TTL, TIMEOUT, on, other_lock, renewed};
 
 /// A handshake takes its time on a loaded machine. A refusal by it is no matter of this limit.
 const PATIENCE: Duration = ms(10_000);
@@ -60,6 +60,7 @@ async fn certificates_given_in_code_are_used_for_each_member() {
     for server in quorum.servers() {
         assert!(server.kill_connections() >= 1);
     }
+    other_lock(&client).await;
     let id = client.id().to_string();
     eventually("all are dialled anew, by TLS", BOUND, || {
         quorum.servers().all(|server| {
