@@ -98,7 +98,8 @@ async fn check_permissions(
     let execute = async |token, operation| {
         let command = Command { name: name.clone(), tag, token, operation };
         loop {
-            match live.batcher.execute(command.clone(), None).await?.unconfirmed {
+            match live.batcher.reply(live.batcher.submit(command.clone(), None)).await?.unconfirmed
+            {
                 None => return Ok(()),
                 // A replica may be late once. The server waits for it before it replies.
                 Some(error) if !error.is_permanent() && Instant::now() < call_until => {}

@@ -182,8 +182,8 @@ impl<P> InDoubt<P> {
         if !left.is_zero() {
             return Some(left);
         }
-        let place = tokens.records.remove(&token).and_then(|record| record.place);
-        let served = tokens.served.remove(&token);
+        let place = take(&mut tokens.records, token).and_then(|record| record.place);
+        let served = take(&mut tokens.served, token);
         if let Some(name) = place.map(|(name, _)| name).or(served) {
             tokens.released.truncate(MAX_RELEASED - 1);
             tokens.released.push_front((token, name));
@@ -350,6 +350,11 @@ impl<P> SentRenewal<'_, P> {
         }
         self.counts_after.is_none_or(|after| us > after)
     }
+}
+
+/// Removes what is known of the token. Most releases find nothing at all, and hash no token then.
+fn take<T>(tokens: &mut HashMap<Token, T>, token: Token) -> Option<T> {
+    if tokens.is_empty() { None } else { tokens.remove(&token) }
 }
 
 impl<P> TokenRecord<P> {

@@ -12,7 +12,7 @@ use redis::{Cmd, Value};
 use super::RedisStore;
 use super::error::{Fault, discreet};
 use super::info::Info;
-use super::keys;
+use super::keys::{self, Companion};
 use super::scripts::{FORCE_RELEASE, INSPECT};
 use super::servers::{Route, Servers};
 use super::transport::{Connection, is_far};
@@ -26,7 +26,7 @@ impl Inspect for RedisStore {
     fn inspect<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<LockRecord, Error>> {
         Box::pin(async move {
             let route = self.server.servers().route_once(name);
-            let reply = self.ask(route, INSPECT, name, &[keys::alive], &[]).await?;
+            let reply = self.ask(route, INSPECT, name, &[Companion::Alive], &[]).await?;
             Ok(read_record(&reply)?)
         })
     }
@@ -37,7 +37,7 @@ impl Inspect for RedisStore {
         owner: &'a Owner,
     ) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            let companions: [Companion; 2] = [keys::queue, keys::alive];
+            let companions = [Companion::Queue, Companion::Alive];
             let (route, value) = (self.server.servers().route_once(name), value_of(owner));
             let channel = self.channel_to(name, owner);
             let arguments = [value.as_slice(), channel.as_bytes()];
@@ -203,9 +203,6 @@ fn is_companion(key: &str, namespace: &str) -> bool {
     key.get(namespace.len() + 1..).is_none_or(|name| name.starts_with('{'))
 }
 
-/// Names a companion of a lock.
-type Companion = for<'b> fn(&Name, keys::Tag, &'b mut String) -> &'b str;
-
 impl RedisStore {
     /// Runs `script` on the counter, the lock and companions of it.
     async fn ask(
@@ -221,7 +218,7 @@ impl RedisStore {
         cmd.arg("EVAL").arg(script).arg(2 + companions.len());
         cmd.arg(keys::counter(name.namespace(), tag, &mut buffer)).arg(name.as_str());
         for companion in companions {
-            cmd.arg(companion(name, tag, &mut buffer));
+            cmd.arg(companion.names(name.namespace(), tag).of(name));
         }
         cmd.arg(arguments);
         loop {

@@ -31,19 +31,53 @@ impl fmt::Display for Tag {
     }
 }
 
+/// Room for a name.
+const TYPICAL_LEN: usize = 128;
+
 /// The counter that numbers grants and tickets: one for each namespace and tag.
 pub(crate) fn counter<'b>(namespace: &str, tag: Tag, buffer: &'b mut String) -> &'b str {
     join(buffer, &[namespace, ":{", tag.0, "}:fence"])
 }
 
-/// The queue of a lock: its waiters by ticket.
-pub(crate) fn queue<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
-    join(buffer, &[name.namespace(), ":{", tag.0, "}:q:", mark(name), name.key()])
+/// A companion that each lock has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Companion {
+    /// The queue of the lock: its waiters by ticket.
+    Queue,
+    /// The same waiters by the expiry of their tickets.
+    Alive,
 }
 
-/// The same waiters by the expiry of their tickets.
-pub(crate) fn alive<'b>(name: &Name, tag: Tag, buffer: &'b mut String) -> &'b str {
-    join(buffer, &[name.namespace(), ":{", tag.0, "}:a:", mark(name), name.key()])
+/// The names of one companion of locks that share their namespace and tag.
+pub(crate) struct CompanionNames {
+    /// Begins with what all of the names begin with.
+    text: String,
+    shared: usize,
+}
+
+impl Companion {
+    pub(crate) fn names(self, namespace: &str, tag: Tag) -> CompanionNames {
+        let kind = match self {
+            Self::Queue => "}:q:",
+            Self::Alive => "}:a:",
+        };
+        let mut text = String::with_capacity(TYPICAL_LEN);
+        let shared = join(&mut text, &[namespace, ":{", tag.0, kind]).len();
+        CompanionNames { text, shared }
+    }
+}
+
+impl CompanionNames {
+    /// The name of the companion of `name`.
+    pub(crate) fn of(&mut self, name: &Name) -> &str {
+        self.text.truncate(self.shared);
+        if !name.has_namespace() {
+            // No key begins with a brace.
+            self.text.push_str("{}");
+        }
+        self.text.push_str(name.key());
+        &self.text
+    }
 }
 
 /// On a member of a quorum: since when the server remembers its locks, and in which process.
@@ -93,11 +127,6 @@ pub(crate) fn probe(namespace: &str, tag: Tag) -> String {
     format!("{namespace}:{{{tag}}}:probe")
 }
 
-/// What stands before the key in a companion's name. No key begins with a brace.
-fn mark(name: &Name) -> &'static str {
-    if name.has_namespace() { "" } else { "{}" }
-}
-
 fn join<'b>(buffer: &'b mut String, parts: &[&str]) -> &'b str {
     buffer.clear();
     for part in parts {
@@ -137,8 +166,8 @@ mod tests {
         let name = Name::internal("shop", "k");
         let records = [
             counter("shop", Tag::SINGLE, buffer).to_owned(),
-            queue(&name, Tag::SINGLE, buffer).to_owned(),
-            alive(&name, Tag::SINGLE, buffer).to_owned(),
+            Companion::Queue.names("shop", Tag::SINGLE).of(&name).to_owned(),
+            Companion::Alive.names("shop", Tag::SINGLE).of(&name).to_owned(),
             birth_mark("shop", Tag::SINGLE, buffer).to_owned(),
             number(&name, Tag::SINGLE, buffer).to_owned(),
             inbox("shop", Tag::SINGLE, "id"),

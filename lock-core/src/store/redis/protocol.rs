@@ -122,7 +122,7 @@ impl<P> Server<P> {
         let ttl_ms = millis_up(claim.ttl);
         let operation = Operation::Claim { ttl_ms, void_after: void.after, place: place.cloned() };
         let command = self.command(&claim.name, claim.token, operation);
-        let reply = hop.unless_replaced(hop.execute(command, until).await);
+        let reply = hop.unless_replaced(hop.reply(hop.submit(command, until)).await);
         let reply = reply.and_then(|reply| read_acquire(&reply, hop.live.generation));
         sent_claim.answered(&reply);
         let reply = reply?;
@@ -182,7 +182,7 @@ impl<P> Server<P> {
         let sent = self.in_doubt.renewing(renewal.token, ttl_ms, live.clock, passed, cut);
         let operation = Operation::Renew { ttl_ms, cut: sent.cut };
         let command = self.command(&renewal.name, renewal.token, operation);
-        let reply = hop.unless_replaced(hop.execute(command, Some(renewal.until)).await);
+        let reply = hop.unless_replaced(hop.reply(hop.submit(command, Some(renewal.until))).await);
         let us = reply.as_ref().map_or(0, |reply| reply.us);
         let counts = sent.answered(&reply, us);
         if reply.as_ref().is_err_and(Fault::is_wrong_type) {
@@ -217,7 +217,10 @@ impl<P> Server<P> {
             };
             match route.after(fault, None).await {
                 Ok(()) => {}
-                Err(fault) if fault.is_split() => return Ok(self.free(release).await?),
+                Err(fault) if fault.is_split() => {
+                    // Boxed, or every release would carry the room for this.
+                    return Ok(Box::pin(self.free(release)).await?);
+                }
                 Err(fault) => return Err(fault.into()),
             }
         }
@@ -228,7 +231,7 @@ impl<P> Server<P> {
         let member = self.in_doubt.member(token);
         let operation = Operation::Release { member, hold_ms: hold_ms(release) };
         let command = self.command(&release.name, token, operation);
-        let reply = hop.execute(command, None).await;
+        let reply = hop.reply(hop.submit(command, None)).await;
         self.released(hop, token, sent, reply.and_then(|reply| read_release(&reply)))
     }
 
@@ -340,7 +343,10 @@ pub(super) fn release_stray_grant<P>(
     let operation = Operation::Release { member: None, hold_ms: 0 };
     let command = Command { name, tag: Tag::SINGLE, token, operation };
     // Not sent if its runtime is gone, and the connection with it.
-    drop(connection.spawn(async move { live.batcher.execute(command, None).await }));
+    drop(connection.spawn(async move {
+        let submitted = live.batcher.submit(command, None);
+        live.batcher.reply(submitted).await
+    }));
 }
 
 /// The same on a cluster.
@@ -360,7 +366,7 @@ pub(super) fn release_stray_grant_on<P>(
         let mut route = servers.route_once(&command.name);
         loop {
             let reply = match route.hop(None).await {
-                Ok(hop) => hop.execute(command.clone(), None).await,
+                Ok(hop) => hop.reply(hop.submit(command.clone(), None)).await,
                 Err(fault) => Err(fault),
             };
             let Err(fault) = reply else { return };

@@ -14,7 +14,7 @@ use redis::{Cmd, Value};
 use super::cluster::{Cluster, ClusterRoute, Serving};
 use super::error::Fault;
 use super::keys::Tag;
-use super::transport::{Command, Connection, Live, Reply, Timeouts};
+use super::transport::{Command, Connection, Live, Reply, Submitted, Timeouts};
 use crate::error::{Error, ErrorKind};
 use crate::store::Name;
 use crate::time::Instant;
@@ -173,16 +173,21 @@ impl Route<'_> {
 }
 
 impl Hop<'_> {
-    /// Executes a command with others that are ready.
-    pub(super) async fn execute(
-        &self,
-        command: Command,
-        until: Option<Instant>,
-    ) -> Result<Reply, Fault> {
+    /// Submits a command, which is executed with others that are ready.
+    pub(super) fn submit(&self, command: Command, until: Option<Instant>) -> Submitted<'_> {
+        let batcher = &self.live.batcher;
         if self.is_asking {
-            return Box::pin(self.live.batcher.execute_asking(command, until)).await;
+            return Submitted::Alone(Box::pin(batcher.execute_asking(command, until)));
         }
-        self.live.batcher.execute(command, until).await
+        batcher.submit(command, until)
+    }
+
+    /// Waits for the reply to a submitted command. To be polled at once.
+    pub(super) fn reply(
+        &self,
+        submitted: Submitted<'_>,
+    ) -> impl Future<Output = Result<Reply, Fault>> + Send {
+        self.live.batcher.reply(submitted)
     }
 
     /// The reply, unless another node is known by now to have the lock. A master that was replaced

@@ -75,7 +75,7 @@ impl<P> Server<P> {
             restart_delay_ms: millis_up(ballot.terms.restart_delay),
         });
         let command = self.command(&ballot.name, ballot.token, operation);
-        let reply = hop.execute(command, Some(ballot.until)).await;
+        let reply = hop.reply(hop.submit(command, Some(ballot.until))).await;
         let vote = match reply.as_ref() {
             Ok(reply) => read_vote(reply, since),
             // Something else than a lock has the name.

@@ -84,10 +84,12 @@ impl<U> Queues<U> {
     fn push(&mut self, queued: QueuedCommand<U>) {
         let tag = queued.command.tag;
         let is_last = self.queues.back().is_some_and(|(last, _)| *last == tag);
-        let index = match self.places.get(&tag) {
-            _ if is_last => self.queues.len() - 1,
-            Some(place) => place.wrapping_sub(self.taken),
-            None => self.add(tag, VecDeque::new()),
+        let index = if is_last {
+            self.queues.len() - 1
+        } else if let Some(place) = self.places.get(&tag) {
+            place.wrapping_sub(self.taken)
+        } else {
+            self.add(tag, VecDeque::new())
         };
         self.len += 1;
         self.queues[index].1.push_back(queued);

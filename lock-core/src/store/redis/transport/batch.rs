@@ -26,7 +26,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, oneshot};
@@ -56,6 +56,24 @@ pub(crate) struct Batcher {
 struct Unanswered(Arc<Batcher>);
 
 type QueuedCommand = backlog::QueuedCommand<Unanswered>;
+
+/// A command that is submitted.
+pub(crate) enum Submitted<'a> {
+    /// Sent by the call when that is polled first.
+    Alone(BoxFuture<'a, Result<Reply, Fault>>),
+    Queued(AwaitedReply),
+}
+
+/// The reply to a queued command.
+pub(crate) struct AwaitedReply {
+    reply: oneshot::Receiver<Result<Reply, Fault>>,
+    /// When the caller gives it up.
+    until: Instant,
+    /// When the timeouts do.
+    longest: Instant,
+    /// How often the driver had looked at the queue before.
+    rounds: u64,
+}
 
 /// The reply to a call.
 #[derive(Default)]
@@ -99,20 +117,20 @@ impl Batcher {
         }
     }
 
-    /// Executes `command` and waits for its reply until `until`, but no longer than the timeouts
-    /// allow. Commands that are submitted one after another arrive in that order.
+    /// Submits `command`, whose reply is awaited until `until`, but no longer than the timeouts
+    /// allow. Commands that are submitted one after another, each with its [`reply`](Self::reply)
+    /// polled at once, arrive in that order.
     ///
-    /// If the future is dropped before the call is written, nothing is sent.
-    pub(crate) async fn execute(
+    /// Apart from `reply`, whose future would keep room for the command while it waits.
+    pub(crate) fn submit(
         self: &Arc<Self>,
         command: Command,
         until: Option<Instant>,
-    ) -> Result<Reply, Fault> {
+    ) -> Submitted<'static> {
         let is_alone = self.unanswered.fetch_add(1, Ordering::AcqRel) == 0;
         let unanswered = Unanswered(Arc::clone(self));
         if is_alone {
-            // Boxed, or every future would carry the room for this.
-            return Box::pin(execute_alone(unanswered, command, until)).await;
+            return Submitted::Alone(Box::pin(execute_alone(unanswered, command, until)));
         }
         let rounds = self.rounds.load(Ordering::Relaxed);
         let longest = Instant::now().saturating_add(self.longest_wait());
@@ -121,6 +139,17 @@ impl Batcher {
             self.wake.notify_one();
         }
         let until = until.map_or(longest, |until| until.min(longest));
+        Submitted::Queued(AwaitedReply { reply, until, longest, rounds })
+    }
+
+    /// Waits for the reply to a submitted command.
+    ///
+    /// If the future is dropped before the call is written, nothing is sent.
+    pub(crate) async fn reply(&self, submitted: Submitted<'_>) -> Result<Reply, Fault> {
+        let AwaitedReply { reply, until, longest, rounds } = match submitted {
+            Submitted::Alone(call) => return call.await,
+            Submitted::Queued(awaited) => awaited,
+        };
         let Ok(reply) = timeout_at(until, reply).await else {
             // Calls report how the connection fares, unless nothing drives it.
             if Instant::now() >= longest && rounds == self.rounds.load(Ordering::Relaxed) {

@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 use super::clock::millis_left;
 use crate::error::Error;
 use crate::store::redis::error::Fault;
-use crate::store::redis::keys::{self, Tag};
+use crate::store::redis::keys::{self, Companion, Tag};
 #[cfg(feature = "redis-quorum")]
 use crate::store::redis::scripts::VOTE;
 use crate::store::redis::scripts::{ACQUIRE, FREE, RELEASE, RENEW, Script};
@@ -245,8 +245,9 @@ fn votes<'a>(commands: impl Iterator<Item = &'a Command> + Clone, mode: EvalMode
     for (command, _) in votes.clone() {
         cmd.arg(keys::number(&command.name, command.tag, &mut buffer));
     }
+    let mut alive = Companion::Alive.names(first.namespace(), first.tag);
     for (command, _) in votes.clone() {
-        cmd.arg(keys::alive(&command.name, command.tag, &mut buffer));
+        cmd.arg(alive.of(&command.name));
     }
     // One connection leads to one process, and one store has one delay.
     let (_, any) = votes.clone().next()?;
@@ -302,20 +303,22 @@ fn add_keys<'a>(
     first: &Command,
     commands: impl Iterator<Item = &'a Command> + Clone,
 ) {
-    let mut buffer = String::with_capacity(TYPICAL_LEN);
     let has_queues = first.kind() != Kind::Renew;
     if has_queues {
+        let mut buffer = String::with_capacity(TYPICAL_LEN);
         cmd.arg(keys::counter(first.namespace(), first.tag, &mut buffer));
     }
     for command in commands.clone() {
         cmd.arg(command.name.as_str());
     }
     if has_queues {
+        let mut queues = Companion::Queue.names(first.namespace(), first.tag);
         for command in commands.clone() {
-            cmd.arg(keys::queue(&command.name, command.tag, &mut buffer));
+            cmd.arg(queues.of(&command.name));
         }
+        let mut alive = Companion::Alive.names(first.namespace(), first.tag);
         for command in commands {
-            cmd.arg(keys::alive(&command.name, command.tag, &mut buffer));
+            cmd.arg(alive.of(&command.name));
         }
     }
 }

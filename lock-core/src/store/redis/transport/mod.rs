@@ -33,6 +33,7 @@ mod resp;
 mod sentinel;
 mod watch;
 
+pub(crate) use self::batch::Submitted;
 #[cfg(feature = "redis-quorum")]
 pub(crate) use self::clock::millis_left;
 pub(crate) use self::clock::{is_far, micros, millis_up};

@@ -55,7 +55,7 @@ pub(super) struct Waits {
 
 /// What an interrupted wait knows.
 pub(super) struct Parked {
-    queued: QueuedToken,
+    queued: Box<QueuedToken>,
     next: Instant,
     last_known: LastKnown,
 }
@@ -83,7 +83,8 @@ struct Wait<'a> {
     claim: &'a Claim,
     /// Whether to take a place at once: the lock was taken before, or the token may have a place.
     contended: bool,
-    queued: Option<QueuedToken>,
+    /// Boxed: most locks are free, and need no room for it.
+    queued: Option<Box<QueuedToken>>,
     /// When to claim next.
     next: Instant,
     last_known: Option<LastKnown>,
@@ -123,6 +124,8 @@ enum Outcome {
     Message(Grant),
 }
 
+/// A time that has passed.
+const AT_ONCE: Instant = Instant::from_origin(Duration::ZERO);
 /// How long after the end of a wait its last claim may still be answered, so that the caller learns
 /// something definite. Less than what the client gives a store to end a wait.
 const LAST_REPLY: Duration = Duration::from_millis(40);
@@ -217,7 +220,7 @@ impl<'a> Wait<'a> {
             claim,
             contended,
             queued: None,
-            next: Instant::now(),
+            next: AT_ONCE,
             last_known: None,
             voids: 0,
             hinted: false,
@@ -274,8 +277,12 @@ impl<'a> Wait<'a> {
     /// Waits for what comes next.
     async fn wake(&mut self, until: Option<Instant>) -> Wake {
         let Some(queued) = &mut self.queued else {
+            if self.last_known.is_none() {
+                // No claim was answered yet, but perhaps with void.
+                return Wake::Claim;
+            }
             let now = Instant::now();
-            if self.last_known.is_some() && until.is_some_and(|until| until <= now) {
+            if until.is_some_and(|until| until <= now) {
                 return Wake::Over;
             }
             if self.next <= now {
@@ -326,7 +333,9 @@ impl<'a> Wait<'a> {
         if !self.claim.fencing {
             grant.number = 0;
         }
-        self.met(true, Instant::now());
+        if self.behind_others_since.is_some() {
+            self.met(true, Instant::now());
+        }
         grant.behind_others = self.behind_others;
         grant
     }
@@ -483,12 +492,12 @@ impl<'a> Wait<'a> {
         let notified = channel.is_some() && names_inbox(&member);
         let schedule = ClaimSchedule::new(self.claim.ttl, notified);
         let schedule = if self.claim.beside_others { schedule.beside_others() } else { schedule };
-        self.queued = Some(QueuedToken {
+        self.queued = Some(Box::new(QueuedToken {
             member,
             mailbox: self.waits.mailboxes.open(self.claim.token, servers.tag(name)),
             ticket: Ticket::new(servers.needs_acks()),
             schedule,
-        });
+        }));
         Ok(())
     }
 
