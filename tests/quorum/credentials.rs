@@ -152,7 +152,7 @@ async fn provider_that_fails_on_a_quorum_is_reported_without_a_secret() {
     let shown = format!("{shown} {store} {store:?}");
     let client = on(store);
     let guard = client.mutex("k").lock().await.unwrap();
-    eventually("the first member is asked for again", BOUND, || quorum.having("lock:k") == 3).await;
+    eventually("the first member is dialled again", BOUND, || quorum.having("lock:k") == 3).await;
     guard.release().await.unwrap();
     let all = format!("{shown} {says} {error:?} {}", log.text());
     assert!(!all.contains("canary"), "{all}");

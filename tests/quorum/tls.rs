@@ -13,7 +13,7 @@ use crate::{BOUND, LONG_TTL, TIMEOUT, on, other_lock, renewed};
 const PATIENCE: Duration = ms(10_000);
 const PASSWORDS: [&str; 3] = ["canary1", "canary2", "canary3"];
 
-/// Members with certificates of one authority, which ask for one of it, and with passwords that
+/// Members with certificates of one authority, which clients need as well, and with passwords that
 /// differ.
 fn start(certificates: &Certificates) -> Quorum {
     let server = |password| certificates.server("yes").password(password).start();

@@ -161,13 +161,13 @@ impl QuorumStoreBuilder {
     /// Asks `provider` for the credentials before each connection to any member, in place of those
     /// of the URLs, as
     /// [`RedisStoreBuilder::with_credentials_provider`](crate::store::RedisStoreBuilder::with_credentials_provider)
-    /// does. A lease outlives the rotation of its password: a connection that a member ends is
-    /// dialled anew with what is valid then.
+    /// does. A lease outlives a rotation: a connection that a member ends is dialled anew with what
+    /// is valid then.
     ///
-    /// The provider is not told which member it is asked for, so all members take the same
-    /// credentials; passwords that differ belong in the URLs. A password that is rotated on one
-    /// member after the other is best added to all of them before the first of them loses the old
-    /// one: a user of an ACL may have several.
+    /// The provider is not told which member is dialled, so all members take the same credentials;
+    /// passwords that differ belong in the URLs. If members change their passwords one after the
+    /// other, add the new one to all of them before the first of them loses the old one: a user of
+    /// an ACL may have several.
     ///
     /// ```no_run
     /// use lock_core::store::{Credentials, QuorumStore};
