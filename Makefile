@@ -46,7 +46,7 @@ faults: ## All fault experiments, within an hour and a half; writes tests/FAULTS
 	@$(NEED) redis-server git
 	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- $(ARGS)
 
-faults-quick: ## The same within 5 minutes; writes to target/ (ARGS="--help")
+faults-quick: ## The same in about 8 minutes; writes to target/ (ARGS="--help")
 	@$(NEED) redis-server git
 	$(CARGO) run --package lock-tests --all-features --bin lock-faults -- --quick $(ARGS)
 

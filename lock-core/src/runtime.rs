@@ -62,9 +62,15 @@ fn has_not_shut_down(runtime: &Handle) -> bool {
 
 /// The runtime of the caller, if it can do what locks need.
 pub(crate) fn current() -> Result<Handle, Error> {
+    let runtime = with_timers()?;
+    probe::clock(&runtime)?;
+    Ok(runtime)
+}
+
+/// The runtime of the caller, if it has timers.
+pub(crate) fn with_timers() -> Result<Handle, Error> {
     let runtime = Handle::try_current().map_err(|_| Error::of(ErrorKind::NoRuntime))?;
     probe::timers(&runtime)?;
-    probe::clock(&runtime)?;
     Ok(runtime)
 }
 

@@ -134,6 +134,12 @@ impl ClientState {
         runtime::current().map(drop)
     }
 
+    /// The same for a caller that ends a lease, on which no clock counts any more.
+    pub(crate) fn ensure_releasing(&self) -> Result<(), Error> {
+        self.start_tasks()?;
+        runtime::with_timers().map(drop)
+    }
+
     fn start_tasks(&self) -> Result<(), Error> {
         if !self.renewing.is_alive() {
             self.renewing.start(|| Arc::clone(&self.renewer).run(Arc::clone(&self.store)))?;

@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::{Pin, pin};
 use std::sync::Once;
 use std::task::{Context, Poll, ready};
@@ -25,9 +26,9 @@ use crate::probe;
 /// A point on the boot-time clock of this machine.
 ///
 /// Comparable only with points of the same boot of the same machine. Kept in nanoseconds, enough
-/// for 584 years.
+/// for 584 years. An `Option` of it takes no more room.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Instant(u64);
+pub struct Instant(NonZeroU64);
 
 impl Instant {
     /// Reads the clock.
@@ -35,16 +36,16 @@ impl Instant {
     pub fn now() -> Self {
         #[cfg(feature = "test-util")]
         if let Some(paused) = paused::now() {
-            return Self(nanos(paused));
+            return Self::from_origin(paused);
         }
-        Self(nanos(boot::elapsed()))
+        Self::from_origin(boot::elapsed())
     }
 
     /// The point `elapsed` after the clock's origin. On Linux, Android and Apple's systems the
     /// processes of one boot share the origin, unless the clock is paused for a test.
     #[must_use]
     pub const fn from_origin(elapsed: Duration) -> Self {
-        Self(nanos(elapsed))
+        Self(NonZeroU64::MIN.saturating_add(nanos(elapsed)))
     }
 
     /// This point moved `by` later, or the last point that can be represented.
@@ -56,13 +57,16 @@ impl Instant {
     /// This point moved `by` earlier, or the clock's origin.
     #[cfg(feature = "redis-quorum")]
     pub(crate) const fn saturating_sub(self, by: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(by)))
+        match NonZeroU64::new(self.0.get().saturating_sub(nanos(by))) {
+            Some(earlier) => Self(earlier),
+            None => Self(NonZeroU64::MIN),
+        }
     }
 
     /// How long after `earlier` this point is; zero if it is not after it.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 
     /// How much of the time until this point is left; zero when it has passed.
@@ -78,7 +82,7 @@ const fn nanos(span: Duration) -> u64 {
 
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Instant({:?})", Duration::from_nanos(self.0))
+        write!(f, "Instant({:?})", Duration::from_nanos(self.0.get() - 1))
     }
 }
 

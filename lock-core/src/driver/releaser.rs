@@ -257,9 +257,9 @@ impl<T> PendingRelease<T> {
 }
 
 impl<T> InProgress<'_, T> {
-    /// Releases in the caller's task, at most twice. After a failure, or if the future is dropped,
+    /// Releases in the caller's task, at most twice. If it was not released when this is dropped,
     /// the releaser goes on in the background.
-    pub(crate) async fn finish(mut self, store: &dyn Store) -> Result<Released, Error> {
+    pub(crate) async fn finish(&mut self, store: &dyn Store) -> Result<Released, Error> {
         let (mut attempt, mut earlier) = (1, None);
         loop {
             match self.attempt(store).await {

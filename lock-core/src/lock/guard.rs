@@ -148,8 +148,8 @@ impl MutexGuard {
             Ended::Before => return Ok(Released::InTime),
         };
         let client = &self.lease.0.client;
-        let release = client.releaser.begin(pending);
-        client.ensure_running()?;
+        let mut release = client.releaser.begin(pending);
+        client.ensure_releasing()?;
         let released = release.finish(&*client.store).await?;
         if released == Released::InTime {
             tracing::debug!(target: "lock_core", key, held_seconds = held.as_secs_f64(), ?released, "lock released");

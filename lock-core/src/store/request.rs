@@ -18,7 +18,7 @@ use crate::time::Instant;
 pub struct Name {
     full: Arc<str>,
     /// `None`: the key alone.
-    namespace_len: Option<usize>,
+    namespace_len: Option<u16>,
     hash: u64,
 }
 
@@ -38,13 +38,15 @@ impl Name {
     pub(crate) fn new(namespace: Option<&str>, key: &Key) -> Result<Self, Error> {
         let key = key.as_str();
         let Some(namespace) = namespace else { return Self::plain(key) };
-        if namespace.len() + 1 + key.len() > MAX_NAME_LEN {
-            return Err(Error::invalid_key(
+        match len_of(namespace) {
+            Some(len) if namespace.len() + 1 + key.len() <= MAX_NAME_LEN => {
+                Ok(Self::of(format!("{namespace}:{key}").into(), Some(len)))
+            }
+            _ => Err(Error::invalid_key(
                 "a lock key and its namespace have at most 512 bytes: put long values into holes of \
                  a template, which shortens them",
-            ));
+            )),
         }
-        Ok(Self::of(format!("{namespace}:{key}").into(), Some(namespace.len())))
     }
 
     /// A name without a namespace. One such as `lock:order:42` is the lock `order:42` of the
@@ -58,21 +60,23 @@ impl Name {
         }
         let rest = key.strip_prefix(DEFAULT_NAMESPACE).and_then(|rest| rest.strip_prefix(':'));
         let is_of_default = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with('{'));
-        Ok(Self::of(key.into(), is_of_default.then_some(DEFAULT_NAMESPACE.len())))
+        let namespace = is_of_default.then_some(DEFAULT_NAMESPACE);
+        Ok(Self::of(key.into(), namespace.and_then(len_of)))
     }
 
     /// A name that was read from a store.
     pub(crate) fn from_store(full: &str) -> Option<Self> {
-        Some(Self::of(full.into(), Some(full.find(':')?)))
+        let (namespace, _) = full.split_once(':')?;
+        Some(Self::of(full.into(), Some(len_of(namespace)?)))
     }
 
     /// A name of the store's own, under a namespace that users cannot choose.
     #[cfg(feature = "redis")]
     pub(crate) fn internal(namespace: &str, key: &str) -> Self {
-        Self::of(format!("{namespace}:{key}").into(), Some(namespace.len()))
+        Self::of(format!("{namespace}:{key}").into(), len_of(namespace))
     }
 
-    fn of(full: Arc<str>, namespace_len: Option<usize>) -> Self {
+    fn of(full: Arc<str>, namespace_len: Option<u16>) -> Self {
         let hash = HASHER.hash_one(&full);
         Self { full, namespace_len, hash }
     }
@@ -92,13 +96,13 @@ impl Name {
     /// [without a namespace](Self::has_namespace). A store may keep its own records under it.
     #[must_use]
     pub fn namespace(&self) -> &str {
-        self.namespace_len.map_or(DEFAULT_NAMESPACE, |len| &self.full[..len])
+        self.namespace_len.map_or(DEFAULT_NAMESPACE, |len| &self.full[..usize::from(len)])
     }
 
     /// The part after the first colon, or the whole name if it has no namespace.
     #[must_use]
     pub fn key(&self) -> &str {
-        self.namespace_len.map_or(&*self.full, |len| &self.full[len + 1..])
+        self.namespace_len.map_or(&*self.full, |len| &self.full[usize::from(len) + 1..])
     }
 
     /// Whether the name begins with a namespace. If not, it may have the same
@@ -129,6 +133,11 @@ impl fmt::Debug for Name {
         let namespace = if self.has_namespace() { self.namespace() } else { "" };
         write!(f, "Name({namespace}:..)")
     }
+}
+
+/// The length of a namespace; `None` if it is longer than any.
+fn len_of(namespace: &str) -> Option<u16> {
+    u16::try_from(namespace.len()).ok()
 }
 
 /// Whether `name` is that of a record beside the locks of a namespace, by its form

@@ -31,7 +31,7 @@ Runs the programme of faults and writes its report: to tests/FAULTS.md if all we
 
 usage: make faults ARGS=\"[OPTION]...\"
 
-  --quick        a small dose, less than five minutes on two cores, besides building; writes to target/tmp/FAULTS.md
+  --quick        a small dose, about eight minutes on two cores, besides building; writes to target/tmp/FAULTS.md
   --only SUITE   only this suite; may be repeated; writes to target/tmp/FAULTS.md
   --help         this
 

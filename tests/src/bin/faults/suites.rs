@@ -42,7 +42,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "model",
         about: "all interleavings of a small model",
         // Built for other suites anyway, it is done sooner than it is optimised.
-        quick: Dose { seconds: 20, ..SMALL },
+        quick: Dose { seconds: 40, ..SMALL },
         full: Dose {
             words: "all bounds",
             seconds: 210,
@@ -72,7 +72,7 @@ pub(crate) const SUITES: &[Suite] = &[
         about: "the real client on a simulated network and clock",
         quick: Dose {
             words: "3,000 seeds",
-            seconds: 100,
+            seconds: 150,
             variables: &[("LOCK_SIM_SEEDS", "3000")],
             arguments: ONE_AT_A_TIME,
             ..SMALL
@@ -88,7 +88,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "faults",
         about: "a proxy that injects faults in front of a real server",
-        quick: Dose { seconds: 65, arguments: SIX_AT_A_TIME, ..SMALL },
+        quick: Dose { seconds: 80, arguments: SIX_AT_A_TIME, ..SMALL },
         full: Dose {
             words: "four times",
             seconds: 100,
@@ -135,7 +135,7 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "tower",
         about: "hostile requests to the layer",
-        quick: Dose { seconds: 10, ..SMALL },
+        quick: Dose { seconds: 25, ..SMALL },
         full: Dose { words: "the same", seconds: 10, ..SMALL },
     },
     Suite {
