@@ -224,6 +224,31 @@ async fn move_that_stops_before_its_end_is_named_and_costs_few_calls() {
     eventually("nothing is left", ms(5_000), || cluster.leftovers().is_empty()).await;
 }
 
+/// A claim is refused for as long as its slot is on its way. The lease that it gets at last is as
+/// long as any: it counts from the claim that was granted, not from the first one.
+#[tokio::test]
+async fn lease_of_a_claim_that_was_refused_in_between_is_not_shorter() {
+    let _alone = alone().await;
+    let cluster = RedisCluster::start().await;
+    let client = client(&cluster.url()).await;
+    let key = cluster.key_on(0, "k");
+    let migration = cluster.migration(&format!("lock:{key}"), 1);
+    let refused = || (0..2).any(|node| cluster.server(node).errors("TRYAGAIN") > 0);
+    let ttl = ms(3_000);
+    let locking = tokio::spawn(client.mutex(key.clone()).with_ttl(ttl).lock());
+    eventually("a refused claim", ms(5_000), refused).await;
+    // Less than what a claim is repeated for.
+    tokio::time::sleep(ms(700)).await;
+    assert!(!locking.is_finished());
+    migration.finish();
+    let guard = within("the lock", ms(5_000), locking).await.0.unwrap().unwrap();
+    let left = guard.lease().remaining();
+    assert!(left > ttl - ms(500), "{left:?}");
+    guard.release().await.unwrap();
+    wait_idle(&client).await;
+    eventually("nothing is left", ms(5_000), || cluster.leftovers().is_empty()).await;
+}
+
 /// H7, HA14 (rueidis#690, valkey#1066): a server ends a sharded subscription by itself each time
 /// the slot leaves. That message must not be taken for the reply to a command: every command in
 /// flight gets its own reply.

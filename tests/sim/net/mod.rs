@@ -109,10 +109,12 @@ impl Net {
         }
     }
 
-    /// The streams to a server that clients have not closed.
+    /// The streams to a server that clients have not closed, and that have not fallen silent for
+    /// good.
     pub(crate) fn streams_to(&self, server: usize) -> Vec<u64> {
         let state = self.lock();
         let links = state.conns.iter().filter(|(_, link)| link.server == server);
+        let links = links.filter(|(_, link)| !link.pipes.iter().all(|pipe| pipe.dead));
         links.filter(|(_, link)| link.open[Way::Down as usize]).map(|(id, _)| *id).collect()
     }
 

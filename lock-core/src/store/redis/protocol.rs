@@ -67,29 +67,31 @@ impl<P> Server<P> {
     pub(super) async fn try_acquire(&self, claim: &Claim) -> Result<Grant, AcquireError> {
         let until = Some(self.servers.timeouts().call_until());
         for _ in 0..2 {
-            let sent = Instant::now();
-            match self.claim(claim, None, until).await {
-                Ok(AcquireReply::Granted { number, .. }) => {
-                    return Ok(granted(claim, number, sent));
-                }
-                Ok(AcquireReply::Busy { holder, .. } | AcquireReply::Queued { holder, .. }) => {
+            let (reply, sent) = match self.claim(claim, None, until).await {
+                Ok(answered) => answered,
+                Err(fault) => return Err(self.acquire_fault(claim.token, fault)),
+            };
+            match reply {
+                AcquireReply::Granted { number, .. } => return Ok(granted(claim, number, sent)),
+                AcquireReply::Busy { holder, .. } | AcquireReply::Queued { holder, .. } => {
                     return Err(self.acquire_error(claim.token, Error::busy(holder.left)));
                 }
-                Ok(AcquireReply::Void { .. }) => {}
-                Err(fault) => return Err(self.acquire_fault(claim.token, fault)),
+                AcquireReply::Void { .. } => {}
             }
         }
         Err(self.acquire_error(claim.token, expired_on_arrival()))
     }
 
     /// Sends one claim, and one more if the connection breaks, or if another server has the lock.
-    /// The in-doubt record tells what may have become of the first.
+    /// The in-doubt record tells what may have become of the first. Returns the reply, and when the
+    /// claim was sent that was answered: a lease counts from then, and not from an earlier one that
+    /// was sent to no avail.
     pub(super) async fn claim(
         &self,
         claim: &Claim,
         place: Option<&QueuePlace>,
         until: Option<Instant>,
-    ) -> Result<AcquireReply, Fault> {
+    ) -> Result<(AcquireReply, Instant), Fault> {
         let mut route = self.servers.route(&claim.name);
         loop {
             let reply = match route.hop(until).await {
@@ -109,7 +111,7 @@ impl<P> Server<P> {
         claim: &Claim,
         place: Option<&QueuePlace>,
         until: Option<Instant>,
-    ) -> Result<AcquireReply, Fault> {
+    ) -> Result<(AcquireReply, Instant), Fault> {
         let sent = Instant::now();
         let void = void(hop, sent);
         if let Some(place) = place {
@@ -127,7 +129,7 @@ impl<P> Server<P> {
         sent_claim.answered(&reply);
         let reply = reply?;
         hop.connection.clock().record(reply.us(), sent, hop.live.generation);
-        Ok(reply)
+        Ok((reply, sent))
     }
 
     /// A failed acquire, judged by all that was sent for its token.

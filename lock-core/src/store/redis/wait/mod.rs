@@ -120,7 +120,8 @@ enum ClaimEnd {
 
 /// What ended the time in which a claim was under way.
 enum Outcome {
-    Reply(Result<AcquireReply, Fault>),
+    /// With when the claim was sent that was answered.
+    Reply(Result<(AcquireReply, Instant), Fault>),
     Message(Grant),
 }
 
@@ -363,9 +364,8 @@ impl<'a> Wait<'a> {
                 _ => Err(fault),
             };
         }
-        let sent = Instant::now();
         let (outcome, missed) = self.send(until).await;
-        let reply = match outcome {
+        let (reply, sent) = match outcome {
             // The claim's future is dropped by now, so the claim is on the in-doubt record.
             Outcome::Message(grant) => return Ok(ClaimEnd::Granted(self.entered(grant))),
             Outcome::Reply(reply) => reply?,
