@@ -3,6 +3,8 @@
 local counter = KEYS[1]
 local time, us -- the server's clock
 local number   -- the next to give away; nil if it cannot be determined
+-- How many dead members are skipped in one call: about 15 ms.
+local MOST_SKIPPED = 10000
 
 -- A number is the clock, or one more than the last number if the clock stands or went back. It
 -- grows even if the counter is lost, and even if the clock is, unless both are lost at once. One
@@ -18,8 +20,8 @@ local function begin()
     return redis.error_reply(last.err)
   end
   local before = last and tonumber(last) or 0
-  -- Beyond 2^53 two different numbers may be equal in Lua.
-  if before > 9007199254740991 - 4 * #KEYS then
+  -- Beyond 2^53 two different numbers may be equal in Lua. Each skipped member may cost a number.
+  if before > 9007199254740991 - MOST_SKIPPED * #KEYS then
     redis.call('SET', counter, last)
     return redis.error_reply('LOCK the fence counter is exhausted')
   end
@@ -36,8 +38,6 @@ local TOKEN = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%
 local HAND_OFF_MS = 3000
 -- How many expired members are removed by one command.
 local MOST_EXPIRED = 256
--- How many dead members are skipped in one call: about 15 ms.
-local MOST_SKIPPED = 10000
 -- How long in ms a queue is kept without another claim.
 local QUEUE_MS = 120000
 
@@ -101,7 +101,7 @@ local function waiters_of(lock, queue, alive)
   function waiters.hand_off(own)
     repeat until waiters.forget_expired() < MOST_EXPIRED
     -- Inboxes without a subscriber: the waiters of a process share one.
-    local grant, unsubscribed = nil, {}
+    local unsubscribed = {}
     for _ = 1, MOST_SKIPPED do
       local head = redis.call('ZPOPMIN', queue)
       local member = head[1]
@@ -112,10 +112,10 @@ local function waiters_of(lock, queue, alive)
       local is_known = redis.call('ZREM', alive, member) == 1
       local token, ttl, sign, inbox = read(member)
       if is_known and token and not unsubscribed[inbox] then
-        if not grant then
-          grant = number
-          number = number + 1
-        end
+        -- Each message has a number of its own: one that no receiver was counted for may arrive all
+        -- the same, because replicas pass it on.
+        local grant = number
+        number = number + 1
         ttl = math.min(tonumber(ttl), HAND_OFF_MS)
         local receivers = 0
         if inbox ~= '' then
