@@ -66,11 +66,11 @@ struct Core {
     channels: Channels,
     /// Messages that the command being executed publishes.
     told: Vec<Told>,
-    /// What it publishes on sharded channels.
-    published: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it publishes, and the other server is to know.
+    published: Vec<(Kind, Vec<u8>, Vec<u8>)>,
     /// Its place in a cluster, if it has one.
     node: Option<Node>,
-    /// The other node of its shard.
+    /// The server that it replicates to, or from: the other node of its shard.
     peer: Option<Peer>,
     /// Whether the node was asked to execute the command although the slot is not its own.
     is_asking: bool,
@@ -103,7 +103,7 @@ pub(crate) struct Counts {
     pub(crate) queued: usize,
     /// Of a node of a cluster.
     pub(crate) refusals: Refusals,
-    /// Sharded messages that another node of the shard published, for clients that listen here.
+    /// Messages that the master published, for clients that listen here, at its replica.
     pub(crate) by_replica: usize,
 }
 
@@ -327,10 +327,11 @@ impl Core {
             "WAIT" => Reply::Nil,
             "SENTINEL" if let Role::Sentinel(named) = &self.role => named.reply(&args[2]),
             "INFO" => Reply::bulk(self.info()),
-            "PUBLISH" => Reply::Int(self.tell(Kind::Plain, &args[1], &args[2])),
-            "SPUBLISH" => {
-                self.published.push((args[1].clone(), args[2].clone()));
-                Reply::Int(self.tell(Kind::Sharded, &args[1], &args[2]))
+            "PUBLISH-HERE" => Reply::Int(self.tell(Kind::Plain, &args[1], &args[2])),
+            "PUBLISH" | "SPUBLISH" => {
+                let kind = if name == "PUBLISH" { Kind::Plain } else { Kind::Sharded };
+                self.published.push((kind, args[1].clone(), args[2].clone()));
+                Reply::Int(self.tell(kind, &args[1], &args[2]))
             }
             "CLUSTER" if let Some(node) = &self.node => node.tell(&args[1]),
             "SET" | "DEL" | "PEXPIRE" | "ZADD" | "ZREM" | "ZPOPMIN" if !self.is_master() => {

@@ -122,9 +122,13 @@ local function waiters_of(lock, queue, alive)
           if own ~= '' and own ~= inbox and not releaser_flushed then
             releaser_flushed = redis.pcall('PUBLISH', own, '')
           end
+          -- Replicas would tell clients that still listen to a former master, and no one counts
+          -- those. The nodes of a cluster do it in another way, and end subscriptions before.
+          if sign == '=' then pcall(redis.set_repl, redis.REPL_NONE) end
           -- A client that may not publish does not learn the number of receivers either.
           receivers = redis.pcall(sign == '#' and 'SPUBLISH' or 'PUBLISH', inbox,
             string.format('%s %s %.0f %.0f %.0f %s', token, head[2], grant, us, ttl, lock))
+          if sign == '=' then pcall(redis.set_repl, redis.REPL_ALL) end
         end
         if type(receivers) ~= 'number' or receivers > 0 or sign == '~' then
           redis.call('SET', lock, token, 'PX', string.format('%.0f', ttl))
