@@ -10,10 +10,12 @@ use lock_testkit::history::{Turn, misnumbered, now, overlaps};
 use lock_testkit::{Experiment, Rng, ms};
 use tokio::time::{sleep, timeout};
 
-use crate::fake::{Fake, Role, View};
+use crate::fake::{Fake, Role, View, slot};
 use crate::net::Net;
 use crate::setting::{EXACT, REQUEST, Setting, experiment, simulated};
 
+const PASSED_ON: &str = "messages of the new master to clients of the former one";
+const OVERTAKEN: &str = "waiters that were passed over";
 const KEY: &str = "k";
 /// Longer than any of this takes.
 const LONG: Duration = ms(60_000);
@@ -21,7 +23,8 @@ const LONG: Duration = ms(60_000);
 const HOLD: Duration = ms(50);
 /// Time enough for a claim, whose connection has to be dialled first.
 const QUEUED: Duration = ms(100);
-const CLUSTER: &str = "redis+cluster://node0,node1";
+/// How many slots each shard has.
+const HALF: u16 = 8_192;
 
 /// Adds a replica that has all that the server of `setting` has, at once.
 fn replica(setting: &mut Setting) -> Fake {
@@ -60,13 +63,17 @@ async fn turn(client: LockClient, owner: usize, wait: Duration) -> Result<Turn, 
     Ok(Turn { owner, requested, enter, exit, deadline: u128::MAX, fence })
 }
 
+fn name(node: usize) -> String {
+    format!("node{node}")
+}
+
 fn check(turns: &[Turn], case: &str) {
     assert!(overlaps(turns).is_empty(), "{case}: {turns:?}");
     assert!(misnumbered(turns, |_| true).is_empty(), "{case}: {turns:?}");
 }
 
-/// Both waiters come back to the queue. One of them does not know yet which node has the slot, and
-/// listens where it did before.
+/// A node of the other shard does not know of the new master yet, so a waiter may listen again
+/// where it did before.
 #[test]
 fn waiter_at_a_demoted_node_does_not_enter_on_the_word_of_the_new_one() {
     let about = Experiment::new(
@@ -78,39 +85,40 @@ fn waiter_at_a_demoted_node_does_not_enter_on_the_word_of_the_new_one() {
     experiment(about, 200, async |mut setting| {
         let (case, net) = (setting.case.clone(), setting.net.clone());
         let (old, new) = (setting.fake.clone(), replica(&mut setting));
-        net.add("node0", old.clone());
-        net.add("node1", new.clone());
-        let names = |first: u8| [format!("node{first}"), format!("node{}", 1 - first)];
-        let ranges = vec![(0..=16_383, 0)];
-        let before = View { epoch: 1, shards: vec![names(0)], ranges };
-        old.join("node0".to_owned(), before.clone(), &new, setting.rng.split());
-        new.join("node1".to_owned(), before.clone(), &old, setting.rng.split());
-
-        let (holder, patient) = (client(&net, CLUSTER), client(&net, CLUSTER));
+        let other = Fake::new(EXACT, setting.log.clone());
+        let nodes = [&old, &new, &other];
+        let view = |epoch, master: usize| View {
+            epoch,
+            shards: vec![[name(master), name(1 - master)], [name(2), name(3)]],
+            ranges: vec![(0..=HALF - 1, 1), (HALF..=2 * HALF - 1, 0)],
+        };
+        for ((number, node), peer) in nodes.into_iter().enumerate().zip([&new, &old, &other]) {
+            net.add(name(number), node.clone());
+            node.join(name(number), view(1, 0), peer, setting.rng.split());
+        }
+        let clients = [(); 3].map(|()| client(&net, "redis+cluster://node0,node2"));
+        let elsewhere = { (0..).map(|number: u32| format!("elsewhere{number}")) }
+            .find(|key| slot(format!("lock:{key}").as_bytes()) < HALF)
+            .unwrap();
+        for client in &clients {
+            client.mutex(elsewhere.clone()).lock().await.unwrap().release().await.unwrap();
+        }
+        let [holder, first, second] = clients;
         let guard = holder.mutex(KEY).lock().await.unwrap();
-        assert!(patient.mutex(KEY).try_lock().await.unwrap().is_none(), "{case}");
-        sleep(ms(1_000)).await;
-        // Fetches the map now, and so not again within a tenth of a second.
-        let first = tokio::spawn(turn(client(&net, CLUSTER), 1, LONG));
-        sleep(ms(50)).await;
-        let second = tokio::spawn(turn(patient, 2, LONG));
-        sleep(setting.rng.ms(15..=40)).await;
+        let first = tokio::spawn(turn(first, 1, LONG));
+        sleep(QUEUED).await;
+        let second = tokio::spawn(turn(second, 2, LONG));
+        sleep(QUEUED).await;
 
-        let after = View { epoch: 2, shards: vec![names(1)], ranges: before.ranges };
         demote(&old, &new, &mut setting.rng);
-        new.learn(after.clone());
-        old.learn(after);
+        new.learn(view(2, 1));
+        old.learn(view(2, 1));
         sleep(setting.rng.ms(20..=80)).await;
         drop(guard);
-        let turns = [first, second].map(|turn| timeout(LONG, turn));
-        let [first, second] = turns;
-        let first = first.await.unwrap().unwrap().unwrap();
-        let second = second.await.unwrap().unwrap().unwrap();
+        let first = timeout(LONG, first).await.unwrap().unwrap().unwrap();
+        let second = timeout(LONG, second).await.unwrap().unwrap().unwrap();
         check(&[first, second], &case);
-        [
-            (PASSED_ON, old.counts().by_replica),
-            (OVERTAKEN, usize::from(second.enter < first.enter)),
-        ]
+        [(PASSED_ON, old.counts().by_replica), (OVERTAKEN, usize::from(second.enter < first.enter))]
     });
 }
 
@@ -141,6 +149,3 @@ fn replica_of_one_server_passes_no_grant_on() {
         drop(guard);
     });
 }
-
-const PASSED_ON: &str = "messages of the new master to clients of the former one";
-const OVERTAKEN: &str = "waiters that were passed over";

@@ -68,6 +68,8 @@ struct Core {
     told: Vec<Told>,
     /// What it publishes, and the other server is to know.
     published: Vec<(Kind, Vec<u8>, Vec<u8>)>,
+    /// The numbers of the grants that it publishes.
+    granted: Vec<u64>,
     /// Its place in a cluster, if it has one.
     node: Option<Node>,
     /// The server that it replicates to, or from: the other node of its shard.
@@ -127,6 +129,7 @@ impl Fake {
             channels: Channels::default(),
             told: Vec::new(),
             published: Vec::new(),
+            granted: Vec::new(),
             node: None,
             peer: None,
             is_asking: false,
@@ -277,6 +280,11 @@ impl Fake {
             (None, ..) => self.core().run(args),
         };
         self.core().tell_replica();
+        let granted = std::mem::take(&mut self.core().granted);
+        assert!(
+            granted.is_sorted_by(|one, next| one < next),
+            "one number, two grants: {granted:?}"
+        );
         self.pass_on();
         self.0.log.note(|| {
             let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -397,6 +405,11 @@ impl Core {
 
     /// Publishes a message. Returns how many connections receive it.
     fn tell(&mut self, kind: Kind, channel: &[u8], message: &[u8]) -> i64 {
+        // `token ticket number us hand_off_ms name`
+        let words: Vec<_> = message.splitn(6, |byte| *byte == b' ').collect();
+        if let [_token, _ticket, number, _us, _ttl, _name] = words[..] {
+            self.granted.push(std::str::from_utf8(number).unwrap().parse().unwrap());
+        }
         let told = self.channels.publish(kind, channel, message);
         let heard = told.len();
         if self.deaf_until.is_some_and(|until| until > Instant::now()) {

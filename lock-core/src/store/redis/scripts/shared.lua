@@ -3,7 +3,7 @@
 local counter = KEYS[1]
 local time, us -- the server's clock
 local number   -- the next to give away; nil if it cannot be determined
--- How many dead members are skipped in one call: about 15 ms.
+-- How many dead members are skipped in one call, each for a number at most: about 15 ms.
 local MOST_SKIPPED = 10000
 
 -- A number is the clock, or one more than the last number if the clock stands or went back. It
@@ -20,7 +20,7 @@ local function begin()
     return redis.error_reply(last.err)
   end
   local before = last and tonumber(last) or 0
-  -- Beyond 2^53 two different numbers may be equal in Lua. Each skipped member may cost a number.
+  -- Beyond 2^53 two different numbers may be equal in Lua.
   if before > 9007199254740991 - MOST_SKIPPED * #KEYS then
     redis.call('SET', counter, last)
     return redis.error_reply('LOCK the fence counter is exhausted')
@@ -122,8 +122,8 @@ local function waiters_of(lock, queue, alive)
           if own ~= '' and own ~= inbox and not releaser_flushed then
             releaser_flushed = redis.pcall('PUBLISH', own, '')
           end
-          -- Replicas would tell clients that still listen to a former master, and no one counts
-          -- those. The nodes of a cluster do it in another way, and end subscriptions before.
+          -- Kept from replicas: a former master would pass it on to its clients, which are not
+          -- counted. On a cluster this has no effect, and a former master ends the subscriptions.
           if sign == '=' then pcall(redis.set_repl, redis.REPL_NONE) end
           -- A client that may not publish does not learn the number of receivers either.
           receivers = redis.pcall(sign == '#' and 'SPUBLISH' or 'PUBLISH', inbox,

@@ -13,9 +13,9 @@
 //!   arrived.
 //! - Times of two servers are never compared: a message on another connection than the reply, which
 //!   may lead to another server, makes the client claim again.
-//! - A server whose master was replaced by another one passes on what that one publishes. It ends the
-//!   sharded subscriptions before, so a reply tells of no message behind the end of a subscription
-//!   under which its claim was sent.
+//! - A node of a cluster that was demoted passes on what the new master publishes. It ends the
+//!   subscriptions before. So a message behind the end of a subscription counts only if the claim
+//!   was sent behind it as well; else the client claims again.
 //! - Where replicas have to confirm grants, the client claims again: a connection can ask about its
 //!   own writes only, and the grant was written on another.
 //! - If too little of the lease is left, the client claims again, which lengthens it.
