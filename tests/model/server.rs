@@ -200,12 +200,11 @@ impl Step<'_> {
 
     /// shared.lua: pops waiters until one of them has a subscriber.
     fn hand_off(&mut self, us: u8) -> bool {
-        let mut number = None;
         while !self.state.queue.is_empty() {
             // shared.lua | local head = redis.call('ZPOPMIN', queue)
             // shared.lua | local is_known = redis.call('ZREM', alive, member) == 1
             let (token, ticket) = self.state.queue.remove(0);
-            let number = *number.get_or_insert_with(|| self.fence());
+            let number = self.fence();
             // `skips` decides how many waiters have no subscriber.
             // shared.lua | receivers = redis.pcall(sign == '#' and 'SPUBLISH' or 'PUBLISH', inbox,
             // shared.lua | if type(receivers) ~= 'number' or receivers > 0 or sign == '~' then

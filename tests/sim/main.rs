@@ -9,6 +9,7 @@
 
 mod cancel_every_poll;
 mod cluster;
+mod demoted;
 mod differential;
 mod fake;
 mod history;

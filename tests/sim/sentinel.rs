@@ -121,6 +121,8 @@ impl Servers {
                 sentinel
             })
             .collect();
+        servers[0].publishes_to(&servers[1], rng.split());
+        servers[1].publishes_to(&servers[0], rng.split());
         let pair = Pair::new(servers, 0, &net, log, rng, ttl);
         let this = Self { pair, sentinels, net, epoch: 0 };
         (0..SENTINELS).for_each(|number| this.name_master(number));

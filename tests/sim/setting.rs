@@ -16,6 +16,7 @@ use crate::net::{Latency, Machine, Net};
 pub(crate) struct Setting {
     pub(crate) fake: Fake,
     pub(crate) net: Net,
+    pub(crate) log: Log,
     pub(crate) rng: Rng,
     /// The name of the case in messages of failed tests.
     pub(crate) case: String,
@@ -42,9 +43,10 @@ pub(crate) fn simulated<T>(seed: u64, traits: Traits, what: impl AsyncFnOnce(Set
         .unwrap();
     runtime.block_on(async {
         let mut rng = Rng::new(seed);
-        let fake = Fake::new(traits, Log::new(Reader::None));
+        let log = Log::new(Reader::None);
+        let fake = Fake::new(traits, log.clone());
         let net = Net::new(fake.clone(), NEAR, REQUEST, rng.split());
-        what(Setting { fake, net, rng, case: format!("seed {seed}") }).await
+        what(Setting { fake, net, log, rng, case: format!("seed {seed}") }).await
     })
 }
 

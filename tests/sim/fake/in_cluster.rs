@@ -1,11 +1,10 @@
-//! A server that is a node of a cluster.
+//! A server that is a node of a cluster, or has a replica that passes on what it publishes.
 
 use std::sync::{Arc, Weak};
 
 use lock_testkit::Rng;
 use tokio::time::{Instant, sleep};
 
-use super::channels::Kind;
 use super::node::{Node, Refusal, Subject, View, slot};
 use super::replica::Feed;
 use super::{Core, Fake, Peer};
@@ -14,9 +13,13 @@ impl Fake {
     /// Makes it a node of a cluster, in a shard with `peer`.
     pub(crate) fn join(&self, name: String, view: View, peer: &Self, rng: Rng) {
         let (leaving, coming, down_since) = (None, None, None);
-        let mut core = self.core();
-        core.node = Some(Node { name, view, leaving, coming, down_since });
-        core.peer = Some(Peer { server: Arc::downgrade(&peer.0), rng });
+        self.core().node = Some(Node { name, view, leaving, coming, down_since });
+        self.publishes_to(peer, rng);
+    }
+
+    /// While `peer` is its replica, that one passes on what this one publishes.
+    pub(crate) fn publishes_to(&self, peer: &Self, rng: Rng) {
+        self.core().peer = Some(Peer { server: Arc::downgrade(&peer.0), rng });
     }
 
     /// Learns what is new in the cluster. Slots that have another node by that end their channels
@@ -62,19 +65,18 @@ impl Fake {
         to.tell_replica();
     }
 
-    /// Passes what was published on sharded channels to the other node of the shard. Clients
-    /// that listen there are not counted.
+    /// Passes what was published to the replica. Clients that listen there are not counted.
     pub(super) fn pass_on(&self) {
         let mut core = self.core();
         let published = std::mem::take(&mut core.published);
         let is_cut = core.feed.as_ref().is_none_or(Feed::is_cut);
         let Some(peer) = core.peer.as_mut().filter(|_| !is_cut) else { return };
-        for (channel, message) in published {
+        for (kind, channel, message) in published {
             let (peer, way) = (Weak::clone(&peer.server), peer.rng.ms(0..=5));
             let _arrives = tokio::spawn(async move {
                 sleep(way).await;
                 if let Some(peer) = peer.upgrade() {
-                    let heard = Self(Arc::clone(&peer)).tell_all(Kind::Sharded, &channel, &message);
+                    let heard = Self(Arc::clone(&peer)).tell_all(kind, &channel, &message);
                     Self(peer).core().counts.by_replica += usize::from(heard > 0);
                 }
             });

@@ -37,16 +37,23 @@ thread_local! {
 
 const PRELUDE: &str = r"
 local invoke = ...
-redis = {}
-function redis.pcall(...) return invoke(...) end
+redis = {REPL_NONE = 0, REPL_ALL = 3}
+local replicates = redis.REPL_ALL
+function redis.set_repl(flags) replicates = flags end
+function redis.pcall(name, ...)
+  -- What replicas are not to have is published under another name.
+  if name == 'PUBLISH' and replicates == redis.REPL_NONE then name = 'PUBLISH-HERE' end
+  return invoke(name, ...)
+end
 function redis.call(...)
-  local answer = invoke(...)
+  local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then error(answer, 0) end
   return answer
 end
 function redis.error_reply(words) return {err = words} end
 function redis.status_reply(words) return {ok = words} end
 return function(script)
+  replicates = redis.REPL_ALL
   local ok, answer = pcall(script)
   if ok then return answer end
   if type(answer) == 'table' then return answer end

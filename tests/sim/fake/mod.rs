@@ -66,11 +66,13 @@ struct Core {
     channels: Channels,
     /// Messages that the command being executed publishes.
     told: Vec<Told>,
-    /// What it publishes on sharded channels.
-    published: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What it publishes, and the other server is to know.
+    published: Vec<(Kind, Vec<u8>, Vec<u8>)>,
+    /// The numbers of the grants that it publishes.
+    granted: Vec<u64>,
     /// Its place in a cluster, if it has one.
     node: Option<Node>,
-    /// The other node of its shard.
+    /// The server that it replicates to, or from: the other node of its shard.
     peer: Option<Peer>,
     /// Whether the node was asked to execute the command although the slot is not its own.
     is_asking: bool,
@@ -103,7 +105,7 @@ pub(crate) struct Counts {
     pub(crate) queued: usize,
     /// Of a node of a cluster.
     pub(crate) refusals: Refusals,
-    /// Sharded messages that another node of the shard published, for clients that listen here.
+    /// Messages that the master published, for clients that listen here, at its replica.
     pub(crate) by_replica: usize,
 }
 
@@ -127,6 +129,7 @@ impl Fake {
             channels: Channels::default(),
             told: Vec::new(),
             published: Vec::new(),
+            granted: Vec::new(),
             node: None,
             peer: None,
             is_asking: false,
@@ -277,6 +280,11 @@ impl Fake {
             (None, ..) => self.core().run(args),
         };
         self.core().tell_replica();
+        let granted = std::mem::take(&mut self.core().granted);
+        assert!(
+            granted.is_sorted_by(|one, next| one < next),
+            "one number, two grants: {granted:?}"
+        );
         self.pass_on();
         self.0.log.note(|| {
             let of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -327,10 +335,11 @@ impl Core {
             "WAIT" => Reply::Nil,
             "SENTINEL" if let Role::Sentinel(named) = &self.role => named.reply(&args[2]),
             "INFO" => Reply::bulk(self.info()),
-            "PUBLISH" => Reply::Int(self.tell(Kind::Plain, &args[1], &args[2])),
-            "SPUBLISH" => {
-                self.published.push((args[1].clone(), args[2].clone()));
-                Reply::Int(self.tell(Kind::Sharded, &args[1], &args[2]))
+            "PUBLISH-HERE" => Reply::Int(self.tell(Kind::Plain, &args[1], &args[2])),
+            "PUBLISH" | "SPUBLISH" => {
+                let kind = if name == "PUBLISH" { Kind::Plain } else { Kind::Sharded };
+                self.published.push((kind, args[1].clone(), args[2].clone()));
+                Reply::Int(self.tell(kind, &args[1], &args[2]))
             }
             "CLUSTER" if let Some(node) = &self.node => node.tell(&args[1]),
             "SET" | "DEL" | "PEXPIRE" | "ZADD" | "ZREM" | "ZPOPMIN" if !self.is_master() => {
@@ -396,6 +405,11 @@ impl Core {
 
     /// Publishes a message. Returns how many connections receive it.
     fn tell(&mut self, kind: Kind, channel: &[u8], message: &[u8]) -> i64 {
+        // `token ticket number us hand_off_ms name`
+        let words: Vec<_> = message.splitn(6, |byte| *byte == b' ').collect();
+        if let [_token, _ticket, number, _us, _ttl, _name] = words[..] {
+            self.granted.push(std::str::from_utf8(number).unwrap().parse().unwrap());
+        }
         let told = self.channels.publish(kind, channel, message);
         let heard = told.len();
         if self.deaf_until.is_some_and(|until| until > Instant::now()) {

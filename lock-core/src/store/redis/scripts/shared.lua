@@ -3,6 +3,8 @@
 local counter = KEYS[1]
 local time, us -- the server's clock
 local number   -- the next to give away; nil if it cannot be determined
+-- How many dead members are skipped in one call, each for a number at most: about 15 ms.
+local MOST_SKIPPED = 10000
 
 -- A number is the clock, or one more than the last number if the clock stands or went back. It
 -- grows even if the counter is lost, and even if the clock is, unless both are lost at once. One
@@ -19,7 +21,7 @@ local function begin()
   end
   local before = last and tonumber(last) or 0
   -- Beyond 2^53 two different numbers may be equal in Lua.
-  if before > 9007199254740991 - 4 * #KEYS then
+  if before > 9007199254740991 - MOST_SKIPPED * #KEYS then
     redis.call('SET', counter, last)
     return redis.error_reply('LOCK the fence counter is exhausted')
   end
@@ -36,8 +38,6 @@ local TOKEN = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%
 local HAND_OFF_MS = 3000
 -- How many expired members are removed by one command.
 local MOST_EXPIRED = 256
--- How many dead members are skipped in one call: about 15 ms.
-local MOST_SKIPPED = 10000
 -- How long in ms a queue is kept without another claim.
 local QUEUE_MS = 120000
 
@@ -101,7 +101,7 @@ local function waiters_of(lock, queue, alive)
   function waiters.hand_off(own)
     repeat until waiters.forget_expired() < MOST_EXPIRED
     -- Inboxes without a subscriber: the waiters of a process share one.
-    local grant, unsubscribed = nil, {}
+    local unsubscribed = {}
     for _ = 1, MOST_SKIPPED do
       local head = redis.call('ZPOPMIN', queue)
       local member = head[1]
@@ -112,19 +112,23 @@ local function waiters_of(lock, queue, alive)
       local is_known = redis.call('ZREM', alive, member) == 1
       local token, ttl, sign, inbox = read(member)
       if is_known and token and not unsubscribed[inbox] then
-        if not grant then
-          grant = number
-          number = number + 1
-        end
+        -- Each message has a number of its own: one that no receiver was counted for may arrive all
+        -- the same, because replicas pass it on.
+        local grant = number
+        number = number + 1
         ttl = math.min(tonumber(ttl), HAND_OFF_MS)
         local receivers = 0
         if inbox ~= '' then
           if own ~= '' and own ~= inbox and not releaser_flushed then
             releaser_flushed = redis.pcall('PUBLISH', own, '')
           end
+          -- Kept from replicas: a former master would pass it on to its clients, which are not
+          -- counted. On a cluster this has no effect, and a former master ends the subscriptions.
+          if sign == '=' then pcall(redis.set_repl, redis.REPL_NONE) end
           -- A client that may not publish does not learn the number of receivers either.
           receivers = redis.pcall(sign == '#' and 'SPUBLISH' or 'PUBLISH', inbox,
             string.format('%s %s %.0f %.0f %.0f %s', token, head[2], grant, us, ttl, lock))
+          if sign == '=' then pcall(redis.set_repl, redis.REPL_ALL) end
         end
         if type(receivers) ~= 'number' or receivers > 0 or sign == '~' then
           redis.call('SET', lock, token, 'PX', string.format('%.0f', ttl))

@@ -306,7 +306,10 @@ impl<'a> Wait<'a> {
                 let verdict = queued.ticket.judge(message, generation, Instant::now());
                 self.act_on(verdict).map_or(Wake::Message, Wake::Grant)
             }
-            Event::Missed => Wake::Missed,
+            Event::Missed => {
+                queued.ticket.missed(Instant::now());
+                Wake::Missed
+            }
         }
     }
 
@@ -428,7 +431,10 @@ impl<'a> Wait<'a> {
                 }
                 // The claim is answered, or fails, by itself, perhaps after an attempt on another
                 // connection.
-                Event::Missed => missed = true,
+                Event::Missed => {
+                    queued.ticket.missed(Instant::now());
+                    missed = true;
+                }
             }
         }
     }

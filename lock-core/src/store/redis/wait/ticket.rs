@@ -13,6 +13,9 @@
 //!   arrived.
 //! - Times of two servers are never compared: a message on another connection than the reply, which
 //!   may lead to another server, makes the client claim again.
+//! - A node of a cluster that was demoted passes on what the new master publishes. It ends the
+//!   subscriptions before. So a message behind the end of a subscription counts only if the claim
+//!   was sent behind it as well; else the client claims again.
 //! - Where replicas have to confirm grants, the client claims again: a connection can ask about its
 //!   own writes only, and the grant was written on another.
 //! - If too little of the lease is left, the client claims again, which lengthens it.
@@ -36,6 +39,8 @@ pub(super) struct Ticket {
     /// A message for a ticket that no reply has named yet on the connection that brought it, and
     /// that connection.
     early: Option<(GrantMessage, u64)>,
+    /// When messages may have been missed last.
+    missed: Option<Instant>,
 }
 
 /// The newest reply that named a ticket.
@@ -90,6 +95,13 @@ impl Ticket {
         }
     }
 
+    /// Messages may have been missed, as is known at `now`: those that come from then on may be by
+    /// another server than those before.
+    pub(super) fn missed(&mut self, now: Instant) {
+        self.early = None;
+        self.missed = Some(now);
+    }
+
     /// Judges a message that came before its ticket was known, if there is one.
     pub(super) fn judge_early(&mut self, now: Instant) -> Verdict {
         let Some((message, generation)) = self.early.take() else { return Verdict::Ignore };
@@ -115,7 +127,8 @@ impl Ticket {
                 return Verdict::ClaimAgain;
             }
         };
-        if self.is_hint || confirmed.generation != generation {
+        let is_outdated = self.missed.is_some_and(|missed| confirmed.sent <= missed);
+        if self.is_hint || is_outdated || confirmed.generation != generation {
             // The reply to a claim that is under way may name the ticket, and be by that server.
             self.early = Some((message, generation));
             return Verdict::ClaimAgain;
@@ -213,6 +226,32 @@ mod tests {
         ticket.queued(7, 900_100, at(2_600), 2);
         assert!(matches!(ticket.judge_early(at(2_700)), Verdict::ClaimAgain));
         assert!(matches!(ticket.judge_early(at(2_800)), Verdict::Ignore));
+    }
+
+    /// The server was demoted, which ended the subscription, and passes on what the new master
+    /// publishes. That one did not count this client, and has granted the lock to another one.
+    #[test]
+    fn message_behind_the_end_of_a_subscription_gives_no_lease() {
+        let mut ticket = Ticket::default();
+        ticket.queued(7, 1_000, at(1_000), 1);
+        ticket.missed(at(1_500));
+        assert!(matches!(ticket.judge(message(7, 2_000), 1, at(2_100)), Verdict::ClaimAgain));
+        // Its claim was sent before.
+        ticket.queued(7, 1_400, at(1_400), 1);
+        assert!(matches!(ticket.judge_early(at(2_200)), Verdict::ClaimAgain));
+        // The server has the lock's slot after all: it has answered since.
+        ticket.queued(7, 2_400, at(2_300), 1);
+        assert!(matches!(ticket.judge_early(at(2_500)), Verdict::Ignore), "once");
+        assert!(matches!(ticket.judge(message(7, 2_600), 1, at(2_700)), Verdict::Enter(_)));
+    }
+
+    #[test]
+    fn message_before_the_end_of_a_subscription_waits_for_no_reply() {
+        let mut ticket = Ticket::default();
+        assert!(matches!(ticket.judge(message(7, 1_100), 1, at(1_200)), Verdict::ClaimAgain));
+        ticket.missed(at(1_300));
+        ticket.queued(7, 1_000, at(1_400), 1);
+        assert!(matches!(ticket.judge_early(at(1_500)), Verdict::Ignore));
     }
 
     #[test]
